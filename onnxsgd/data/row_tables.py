@@ -38,6 +38,8 @@ _FEW_ROWS = 1024
 _BLOCK_ROWS = 1 << 14
 #: The most bytes of a part of the rows from which a number is estimated: a bound of memory.
 _SAMPLE_BYTES = 1 << 23
+#: The most outputs whose rows of classes are taken from a table of all: a bound of memory.
+_FEW_OUTPUTS = 64
 
 
 class RowTable(ABC):
@@ -170,9 +172,8 @@ class EncodedLabels(RowTable):
 
 def encoded_rows(columns: np.ndarray, n_outputs: int, low: float, dtype: DTypeLike) -> np.ndarray:
     """Return the rows of labels in the table of a loss; see :class:`EncodedLabels`."""
-    if n_outputs == 1:
-        # the only column of two classes is that of the second one
-        return _rows_of_two_classes(low, np.dtype(dtype)).take(columns, axis=0)
+    if n_outputs == 1 or (n_outputs <= _FEW_OUTPUTS and np.maximum.reduce(columns, initial=0) < n_outputs):
+        return _rows_of_classes(n_outputs, low, np.dtype(dtype)).take(columns, axis=0)
     table = np.empty((len(columns), n_outputs), dtype)
     table.fill(low)
     is_class = np.flatnonzero((columns >= 0) & (columns < n_outputs))
@@ -181,9 +182,14 @@ def encoded_rows(columns: np.ndarray, n_outputs: int, low: float, dtype: DTypeLi
 
 
 @lru_cache(maxsize=16)
-def _rows_of_two_classes(low: float, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the rows of both classes, and that of no class, which is the last one."""
-    return np.array([[low], [1.0], [low]], dtype)
+def _rows_of_classes(n_outputs: int, low: float, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the rows of all classes, and that of no class, which is the last one."""
+    if n_outputs == 1:
+        # the only column of two classes is that of the second one
+        return np.array([[low], [1.0], [low]], dtype)
+    rows = np.full((n_outputs + 1, n_outputs), low, dtype)
+    np.fill_diagonal(rows, 1.0)
+    return rows
 
 
 def taken(source: Table, rows: slice | np.ndarray) -> Any:

@@ -17,6 +17,7 @@ from sklearn.utils.sparsefuncs import min_max_axis
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.generators import seeded
+from onnxsgd.data.masks import is_any
 from onnxsgd.exceptions import GraphError, UnsupportedError
 from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
@@ -38,6 +39,8 @@ _BLOCK = 1 << 16
 #: Length of a row from which on numpy's vector instructions pay. ``benchmarks/constants.py``, 8 columns: rows
 #: by themselves take 6.2 times as long, rows joined to 64 numbers 2.3 times, to 4,096 0.97.
 _LONG = 512
+#: Up to this many rows they are not joined, which takes as long for 10 columns: 0.7 of the time for 4.
+_FEW_ROWS = 200
 #: The numbers whose squares float32 keeps: sums of some thousand squares, and a thousandth of one.
 _LEAST_SQUARED, _LARGEST_SQUARED = 1e-16, 1e17
 #: The largest relative and absolute rounding errors of float32.
@@ -123,11 +126,12 @@ def prepare_learner(
 
     def prepare(dtype: str | None) -> Prepared:
         learner = make_learner(source, TrainingData(checked), n_outputs, replace(options, dtype=dtype))
+        if source is None:
+            # the graph of a linear model is ours, and fits the data
+            return Prepared(learner, learner.read(X, checked), (n_outputs,), n_threads)
         check_inputs(learner)
         features = learner.read(X, checked)
-        # the graph of a linear model is ours, and fits the data
-        shape = (n_outputs,) if source is None else shape_of_scores(learner, features, n_threads)
-        return Prepared(learner, features, shape, n_threads)
+        return Prepared(learner, features, shape_of_scores(learner, features, n_threads), n_threads)
 
     if options.dtype == "float64":
         decided("precision", "float64: named")
@@ -142,10 +146,8 @@ def prepare_learner(
     reason = ""
     if loses_columns(checked):
         reason = "casting X to float32 changes a column by more than 1e-3 of its spread"
-    elif target is not None and loses_columns(target):
-        reason = "casting y to float32 changes it by more than 1e-3 of its spread"
-    elif target is not None and _has_extreme_squares(target):
-        reason = "squares of y are too large or too small for float32"
+    elif target is not None:
+        reason = _reason_of_target(target)
     if reason:
         return _reported(_in_float64(prepare, reason), reason)
     narrow = prepare(None)
@@ -197,14 +199,22 @@ def loses_columns(checked: object) -> bool:
     return any(_loses(array) for array in _arrays(checked))
 
 
-def _has_extreme_squares(target: np.ndarray) -> bool:
-    """Tell whether squares of a target, and of differences in it, leave the range of float32.
+def _reason_of_target(target: np.ndarray) -> str:
+    """Return the reason for which the target of a regression needs float64; empty: it needs none."""
+    table = target.reshape(len(target), -1)
+    bounds = _bounds(table)
+    if not np.can_cast(target.dtype, np.float32) and _changes(table, bounds):
+        return "casting y to float32 changes it by more than 1e-3 of its spread"
+    return "squares of y are too large or too small for float32" if _has_extreme_squares(*bounds) else ""
+
+
+def _has_extreme_squares(low: np.ndarray, high: np.ndarray) -> bool:
+    """Tell whether squares of the bounds of columns, and of their spread, leave the range of float32.
 
     A loss that is zero would end a fit at once.
     """
-    low, high = _bounds(target.reshape(len(target), -1))
     sizes = np.concatenate([np.abs(low), np.abs(high), high - low])
-    return bool((sizes > _LARGEST_SQUARED).any() or ((sizes > 0) & (sizes < _LEAST_SQUARED)).any())
+    return is_any(sizes > _LARGEST_SQUARED) or is_any((sizes > 0) & (sizes < _LEAST_SQUARED))
 
 
 def _arrays(checked: Any) -> Iterator[Any]:
@@ -223,13 +233,21 @@ def _loses(array: Any) -> bool:
     if is_exact or not array.shape[0]:
         return False
     array = _with_entries(array.tocsr()) if sparse.issparse(array) else array.reshape(len(array), -1)
-    low, high = _bounds(array)
+    return _changes(array, _bounds(array))
+
+
+def _changes(table: Any, bounds: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Tell whether the cast changes a column, of these bounds, by more than 1e-3 of its spread."""
+    low, high = bounds
     with np.errstate(over="ignore", invalid="ignore"):
         spread = high - low
         largest = np.maximum(np.abs(low), np.abs(high))
-        bound = largest * _RELATIVE + _ABSOLUTE
-        (suspects,) = ((spread > 0) & ((bound > _TOLERANCE * spread) | (largest > _LARGEST))).nonzero()
-    return any(_change(array[:, [column]]) > _TOLERANCE * spread[column] for column in suspects)
+        # as a rule none is: all the rest is for these
+        suspects = (largest * _RELATIVE + _ABSOLUTE > _TOLERANCE * spread) | (largest > _LARGEST)
+        if not is_any(suspects):
+            return False
+    (columns,) = (suspects & (spread > 0)).nonzero()
+    return any(_change(table[:, [column]]) > _TOLERANCE * spread[column] for column in columns)
 
 
 def _with_entries(table: Any) -> Any:
@@ -250,8 +268,11 @@ def _bounds(array: Any) -> tuple[np.ndarray, np.ndarray]:
         return low, high
     size = max(1, _BLOCK // max(1, array.shape[1]))
     blocks = [array[start : start + size] for start in range(0, len(array), size)]
-    low, high = (_extremes(extreme, blocks).astype(np.float64) for extreme in (np.minimum, np.maximum))
-    for column in np.isnan(low).nonzero()[0]:
+    low, high = (
+        _extremes(extreme, blocks).astype(np.float64, copy=False) for extreme in (np.minimum, np.maximum)
+    )
+    lacks = np.isnan(low)
+    for column in lacks.nonzero()[0] if is_any(lacks) else ():
         present = array[~np.isnan(array[:, column]), column]
         low[column], high[column] = (present.min(), present.max()) if len(present) else (0.0, 0.0)
     return low, high
@@ -268,7 +289,7 @@ def _reduced(extreme: np.ufunc, block: np.ndarray) -> np.ndarray:
     """Return the extreme of each column; several short rows are joined, for numpy's vector instructions."""
     n_rows, width = block.shape
     joined = min(n_rows, max(1, _LONG // max(1, width)))
-    if not block.flags.c_contiguous or joined < 2:
+    if n_rows <= _FEW_ROWS or joined < 2 or not block.flags.c_contiguous:
         return extreme.reduce(block, axis=0)
     whole = n_rows - n_rows % joined
     long_row = extreme.reduce(block[:whole].reshape(-1, joined * width), axis=0)

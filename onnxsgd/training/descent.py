@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -77,6 +78,11 @@ class Descent:
         The decay begins after windows that gained less than this many times the gain that counts.
     is_open : bool
         Whether the loss has no least value: the unit is then its size.
+    guesses : bool
+        Whether the rate is taken to grow after the first window, as it does where weights know nothing. The
+        caller asks :meth:`bears_out` before the windows are judged, and makes them anew where that is wrong.
+    sure : float
+        The same after a window whose gain is so many times the one that raises the rate.
 
     Attributes
     ----------
@@ -98,6 +104,8 @@ class Descent:
     most: float = 1.0
     haste: float = 1.0
     is_open: bool = False
+    guesses: bool = False
+    sure: float = math.inf
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -110,6 +118,7 @@ class Descent:
     _is_growing: bool = field(default=True, init=False)
     _decay: tuple[int, int] | None = field(default=None, init=False)
     _is_last_decay: bool = field(default=False, init=False)
+    _is_sure: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.best = self._mark = self.start
@@ -165,9 +174,12 @@ class Descent:
         """The windows up to the next decision.
 
         All that are left of a decay. If windows are short, those that begin one if none of them gains; while
-        the rate grows two, the second at the rate that the first leads to if it gains as much. Else one.
+        the rate grows two, the second at the rate that the first leads to if it gains as much, and on a guess
+        those of the decision after it too. Else one.
         """
         if self._decay is None:
+            if self.is_guess:
+                return self._n_before + _GROWING
             if self._n_done == 0 or self.tol is None:
                 return 1
             wanted = _GROWING if self._may_grow else self.patience - self._n_idle
@@ -175,6 +187,39 @@ class Descent:
             return max(1, min(wanted, most))
         number, length = self._decay
         return max(1, length - number + 1)
+
+    @property
+    def is_guess(self) -> bool:
+        """True if the next windows are made on the guess that the rate grows until the next decision."""
+        if not (self.guesses and (self._n_done == 0 or self._is_sure) and self._may_grow):
+            return False
+        if self.tol is None or self._decay is not None or not (self.unit > 0 and math.isfinite(self.best)):
+            return False
+        grows_on = self._base * _GROWTH**self._n_before < self.most
+        n_windows = self._n_before + _GROWING
+        is_short = n_windows * self.n_updates <= _TOGETHER
+        is_early = self._n_done + n_windows < _LATEST_DECAY * self.n_windows
+        return grows_on and is_short and is_early
+
+    @property
+    def _n_before(self) -> int:
+        """The windows up to the next decision while the rate grows, without a guess."""
+        return _GROWING if self._n_done else 1
+
+    def bears_out(self, losses: Sequence[float]) -> bool:
+        """Tell whether the losses of windows made on a guess lead to their rates, and are no signs of others.
+
+        The windows before the first decision have gained much, and the later ones are better than these.
+        """
+        trial, n_before = copy(self), self._n_before
+        for loss in losses[:n_before]:
+            trial.judge(loss, is_last=False)
+        has_grown = trial._base > self._base * _GROWTH ** (n_before - 0.5) and trial._may_grow
+        return has_grown and all(loss < trial.best for loss in losses[n_before:])
+
+    def _is_large(self, gain: float) -> bool:
+        """Tell whether a gain of a window raises the rate."""
+        return 0 < gain < math.inf and _BOLD * self.n_updates * self._scale < gain
 
     @property
     def least_gain(self) -> float:
@@ -200,8 +245,8 @@ class Descent:
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
         gain = self.best - loss
-        is_large = 0 < gain < math.inf and _BOLD * self.n_updates * self._scale < gain
-        self._is_growing = is_large and self._base < self.most
+        self._is_growing = self._is_large(gain) and self._base < self.most
+        self._is_sure = self._is_growing and self._is_large(gain / self.sure)
         if self._is_growing and self._decay is None:
             self._base = max(self._base, min(_GROWTH * self._base, self.most))
         self._count_idle(loss)

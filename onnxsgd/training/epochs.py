@@ -163,7 +163,7 @@ class Epochs:
         self._checkpoints = checkpoints
         self._drawn_together = max(1, min(n_epochs, _DRAWN // len(batches.target)))
         #: Orders of the samples that are drawn, but not used yet.
-        self._ahead = np.empty((0, len(batches.target)), np.intp)
+        self._ahead = self._last = np.empty((0, len(batches.target)), np.intp)
         # the moments of the target are those of before the first epoch
         self._output_unit = output_unit(plan, state) if plan.step_spec.output_weights else 1.0
 
@@ -358,20 +358,27 @@ class Epochs:
 
     def _orders(self, count: int) -> np.ndarray:
         """Return the order of the samples in each of the next `count` epochs."""
+        if not self._plan.recipe.shuffle:
+            return np.tile(np.arange(len(self._batches.target)), (count, 1))
+        while len(self._ahead) < count:
+            drawn = self._drawn(count - len(self._ahead))
+            self._ahead = np.concatenate([self._ahead, drawn]) if len(self._ahead) else drawn
+        self._last, self._ahead = self._ahead[:count], self._ahead[count:]
+        return self._last
+
+    def _drawn(self, count: int) -> np.ndarray:
+        """Draw the orders of `count` epochs, or of more."""
         batches, random_state = self._batches, self._state.random_state
         n_samples = len(batches.target)
-        if not self._plan.recipe.shuffle:
-            return np.tile(np.arange(n_samples), (count, 1))
         if batches.blocks is not None:
             return np.stack([batches.block_order(random_state)[:] for _ in range(count)])
         if batches.is_mixed:
-            draws = [_shifted(n_samples, batches.batch_size, random_state) for _ in range(count)]
-            return np.stack(draws)
-        while len(self._ahead) < count:
-            drawn = shuffled((self._drawn_together, n_samples), random_state)
-            self._ahead = np.concatenate([self._ahead, drawn]) if len(self._ahead) else drawn
-        orders, self._ahead = self._ahead[:count], self._ahead[count:]
-        return orders
+            return np.stack([_shifted(n_samples, batches.batch_size, random_state) for _ in range(count)])
+        return shuffled((self._drawn_together, n_samples), random_state)
+
+    def put_back(self) -> None:
+        """Return the orders of the last call to :meth:`run` to those of the next epochs."""
+        self._last, self._ahead = self._last[:0], np.concatenate([self._last, self._ahead])
 
     @contextmanager
     def _long_order(self) -> Iterator[np.ndarray | BlockOrder | None]:

@@ -92,8 +92,11 @@ def train(
     state in `kept`. KeyboardInterrupt is raised if there were none.
     """
     kept = KeptState() if kept is None else kept
-    rule = _make_rule(runners, batches, plan, stopping, state, score, model)
     epochs = kind(runners, batches, plan, state, stopping.max_iter, checkpoints, kept)
+    # observers, scores and checkpoints have seen each epoch
+    is_seen = observers or score or checkpoints
+    put_back = epochs.put_back if isinstance(epochs, Epochs) and not is_seen else None
+    rule = _make_rule(runners, batches, plan, stopping, state, score, model, put_back)
     return run_epochs(
         epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints, kept
     )
@@ -147,6 +150,7 @@ def run_epochs(
             was_asked = any(votes)
             losses = state.loss_curve[-count:] if state.of_batches is None else []
             has_ended = rule.after_epochs(losses, state.validation_scores[-1] if score else None)
+            n_epochs -= rule.n_taken_back
             stops = has_ended or was_asked
             if n_epochs < stopping.max_iter and not stops:
                 kept.keep(state)
@@ -191,6 +195,7 @@ def _make_rule(
     state: FitState,
     score: Callable[[dict[str, np.ndarray]], float] | None,
     model: Model,
+    put_back: Callable[[], None] | None,
 ) -> Rule:
     schedule = plan.recipe.schedule
     if not plan.recipe.is_auto:
@@ -204,6 +209,8 @@ def _make_rule(
         stopping, state, batches.n_updates, finder.find, lambda: finder.objective().total, load, score,
         runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
         is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
+        put_back=None if plan.device.keeps_data or plan.step_spec.draws or batches.is_long else put_back,
+        is_regression=plan.is_regression,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.descent import Descent, Verdict
+from onnxsgd.training.kept_state import cut_histories, lengths_of_histories
 from onnxsgd.training.progress_forms import check_tensors
 from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
@@ -41,6 +42,10 @@ _MOST_OF_LINEAR, _MOST_OF_NETWORK = 16.0, 1.0
 #: The same with dropout, whose gradients are mostly noise: a network of 100 units on 1,347 digits,
 #: with a fifth of the inputs and half of the units dropped, ends at an accuracy of 0.97, with 1.0 at 0.82.
 _MOST_OF_DROPOUT = 0.25
+#: A gain of so many times the one that raises the rate, after which a classifier is taken to gain much in the
+#: next windows too. Fits of 58 data sets with three seeds: 204 of 240 such guesses were right, and all but 3
+#: of the 351 at the start; of regressions, which are left out, 18 of 51.
+_SURE = 10.0
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
@@ -77,6 +82,10 @@ class Rule(Protocol):
 
         An infinite loss: training diverged. There is a score only after single epochs.
         """
+
+    @property
+    def n_taken_back(self) -> int:
+        """The number of epochs that the last call to :meth:`after_epochs` has undone, to be made anew."""
 
     def end(self) -> None:
         """Handle the end of training: choose the weights."""
@@ -120,6 +129,8 @@ class PlateauRule:
     """
 
     form = PlateauProgress
+    #: No epochs are undone.
+    n_taken_back = 0
 
     def __init__(
         self,
@@ -290,9 +301,16 @@ class DescentRule:
         Whether training sees another function than predictions: statistics of batches, or dropout.
     draws : bool
         Whether that is dropout.
+    put_back : callable or None
+        Returns the order of the epochs that were made last to those that come next; None: epochs cannot be
+        made anew, and each decision waits for the one before.
+    is_regression : bool
+        Whether the target is one of real numbers.
     """
 
     form = DescentProgress
+    #: The epochs that the last call to :meth:`after_epochs` has undone, to be made anew.
+    n_taken_back = 0
 
     def __init__(
         self,
@@ -308,17 +326,20 @@ class DescentRule:
         is_open: bool = False,
         is_other: bool = False,
         draws: bool = False,
+        put_back: Callable[[], None] | None = None,
+        is_regression: bool = False,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
         self._is_sparse, self._is_linear, self._is_open = is_sparse, is_linear, is_open
-        self._is_other, self._draws = is_other, draws
+        self._is_other, self._draws, self._put_back = is_other, draws, put_back
+        self._is_regression = is_regression
         # three windows at least: one at the full rate, and a decay
         window = _SPARSE_WINDOW if is_sparse else _LINEAR_WINDOW if is_linear else _WINDOW
         self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
         self._n_left, self._losses = stopping.max_iter, list[float]()
-        self._n_batches = n_batches
+        self._n_batches, self._most_epochs = n_batches, max(1, _TOGETHER // n_batches)
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self._has_begun = self._has_better_score = self._score_has_converged = False
 
@@ -336,7 +357,7 @@ class DescentRule:
     @property
     def n_epochs(self) -> int:
         """The number of epochs up to the next decision, but not many updates at once."""
-        return min(self._window - len(self._losses), max(1, _TOGETHER // self._n_batches))
+        return min(self._window - len(self._losses), self._most_epochs)
 
     def rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of each update of the next epochs."""
@@ -345,10 +366,10 @@ class DescentRule:
             rates = np.empty(n_updates)
             rates.fill(self._eta * descent.factor)
             return rates
-        n_ahead = descent.n_ahead
-        n_together = self._window_of(n_ahead) * self._n_batches
-        done = len(self._losses) * self._n_batches + np.arange(n_updates)
-        return self._eta * descent.factors(done * n_ahead / n_together)
+        n_together = self._window * self._n_batches
+        first = len(self._losses) * self._n_batches
+        done = np.arange(first, first + n_updates)
+        return self._eta * descent.factors(done * self._n_ahead / n_together)
 
     def begin(self) -> None:
         """Choose the first weights; compute their objective and their score.
@@ -384,9 +405,12 @@ class DescentRule:
             unit=start.unit,
             share=min(start.share, most),
             most=most,
+            guesses=not start.is_model and self._put_back is not None,
+            sure=math.inf if self._is_regression else _SURE,
             **self._settings(),
         )
         self._state.eta = self._eta * self._descent.factor
+        self._look_ahead()
         decided("rate", "found: training begins with %.4g, objective %.6g", self._state.eta, start.objective)
         self._has_begun = True
 
@@ -410,7 +434,11 @@ class DescentRule:
         if self._score is not None and score is not None:
             self._record_score(score)
         self._losses.extend(losses)
+        self.n_taken_back = 0
         if len(self._losses) < self._window and math.isfinite(losses[-1]):
+            return False
+        if self._is_guess and not self._descent.bears_out(self._losses_of_windows()):
+            self._take_back()
             return False
         self._n_left -= len(self._losses)
         was_decaying = self._descent.is_decaying
@@ -418,7 +446,7 @@ class DescentRule:
         self._losses.clear()
         if self._score_has_converged:
             self._descent.begin_decay()
-        if verdict is Verdict.BETTER:
+        if verdict is Verdict.BETTER or self._is_guess:
             self._copy = _Copy.of(self._state)
         elif verdict is Verdict.UNDONE:
             self._copy.restore(self._state)
@@ -426,6 +454,7 @@ class DescentRule:
             if not self._is_other:
                 self._descent.correct(self._objective())
         before, self._state.eta = self._state.eta, self._eta * self._descent.factor
+        self._look_ahead()
         self._report(verdict, before, was_decaying)
         return self._descent.has_ended
 
@@ -443,31 +472,49 @@ class DescentRule:
             reason = "no more gain" if descent.has_converged else "max_iter is near"
             decided("rate", "update %d: %s, the rate falls from %.4g to 0", t, reason, eta)
 
-    def _judge(self) -> Verdict:
-        """Return the judgement of the last window, or of the first one that is undone."""
-        descent, length = self._descent, self._length
-        n_windows = max(1, min(descent.n_ahead, len(self._losses) // length))
+    def _take_back(self) -> None:
+        """Make the windows anew that were made on a wrong guess, with a decision after the first one."""
+        before, lengths = self._begun
+        vars(self._state).update(vars(before))
+        cut_histories(self._state, lengths)
+        self._load(self._state.tensors)
+        if self._put_back is not None:
+            self._put_back()
+        self.n_taken_back = len(self._losses)
+        self._losses.clear()
+        self._descent.guesses = False
+        self._look_ahead()
+
+    def _losses_of_windows(self) -> list[float]:
+        """Return the loss of each window that was made since the last decision."""
+        length = self._length
+        n_windows = max(1, min(self._n_ahead, len(self._losses) // length))
         starts = [number * length for number in range(n_windows)]
         parts = [self._losses[first:end] for first, end in zip(starts, [*starts[1:], None], strict=True)]
         # the last epoch of a window may have left the others' way
-        losses = [max(math.fsum(part) / len(part), part[-1]) for part in parts]
+        return [max(math.fsum(part) / len(part), part[-1]) for part in parts]
+
+    def _judge(self) -> Verdict:
+        """Return the judgement of the last window, or of the first one that is undone."""
+        descent, losses = self._descent, self._losses_of_windows()
         # noise at the rate before a decay is none at its end
         has_fallen = descent.is_decaying and losses[-1] <= descent.highest
         for number, loss in enumerate(losses, start=1):
-            verdict = descent.judge(loss, is_last=number == n_windows, has_fallen=has_fallen)
+            verdict = descent.judge(loss, is_last=number == len(losses), has_fallen=has_fallen)
             if verdict is Verdict.UNDONE:
                 break
         return verdict
 
-    @property
-    def _window(self) -> int:
-        """The number of epochs up to the next decision."""
-        return self._window_of(self._descent.n_ahead)
+    def _look_ahead(self) -> None:
+        """Count the windows up to the next decision, and their epochs; the last one has the remainder.
 
-    def _window_of(self, n_ahead: int) -> int:
-        """Return the number of epochs of so many windows; the last one has the remainder."""
-        n_epochs = n_ahead * self._length
-        return n_epochs if self._n_left >= n_epochs + self._length else self._n_left
+        Before windows that are made on a guess, keep the state.
+        """
+        self._n_ahead, self._is_guess = self._descent.n_ahead, self._descent.is_guess
+        n_epochs = self._n_ahead * self._length
+        self._window = n_epochs if self._n_left >= n_epochs + self._length else self._n_left
+        if self._is_guess:
+            self._begun = self._state.copy(), lengths_of_histories(self._state)
 
     def progress(self) -> Progress:
         """Return what the rule knows of the fit so far."""
@@ -484,6 +531,7 @@ class DescentRule:
             _known_in(progress), **copies, _plateau=_resumed(self._plateau, progress["plateau"])
         )
         self._descent = Descent.resumed(progress["descent"] | self._settings())
+        self._look_ahead()
 
     def end(self) -> None:
         """Choose the last weights, those that scored best if scores decide, or the first ones."""

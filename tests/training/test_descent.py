@@ -113,6 +113,63 @@ def test_short_windows_that_hardly_gain_are_made_together():
         assert descent.n_ahead == n_ahead
 
 
+def test_the_first_windows_are_made_together_on_a_guess():
+    """Their rates are those that single ones lead to if the first one gains much."""
+    alone, together = control(n_updates=16), control(n_updates=16, guesses=True)
+    assert together.is_guess
+    assert together.n_ahead == 3
+    np.testing.assert_array_equal(together.factors(np.arange(3.0)), [1.0, 1.5, 2.25])
+    for loss in (0.8, 0.6, 0.58):
+        alone.judge(loss)
+        together.judge(loss)
+    assert together.factor == alone.factor == 1.5**3
+    assert not together.is_guess
+    assert together.n_ahead == alone.n_ahead == 2
+
+
+def test_windows_after_one_that_gained_very_much_are_made_on_a_guess():
+    """Ten times the gain that raises the rate; four windows, of which the first two must gain much too."""
+    descent = control(n_updates=16, guesses=True, sure=10.0)
+    descent.judge(0.895)
+    assert descent.is_guess
+    assert descent.n_ahead == 4
+    np.testing.assert_array_equal(descent.factors(np.arange(4.0)), 1.5 ** np.arange(1, 5))
+    assert descent.bears_out([0.88, 0.87, 0.86, 0.85])
+    for losses in ([0.88, 0.879, 0.86, 0.85], [0.895, 0.87, 0.86, 0.85], [0.88, 0.87, 0.88, 0.85]):
+        assert not descent.bears_out(losses)
+    assert descent.factor == 1.5
+    # the largest rate would end the growth before the next decision
+    assert control(n_updates=16, guesses=True, sure=10.0, most=2.0).is_guess
+    low = control(n_updates=16, guesses=True, sure=10.0, most=3.3)
+    low.judge(0.895)
+    assert (low.is_guess, low.n_ahead) == (False, 2)
+
+
+def test_a_guess_is_wrong_unless_the_first_window_gains_much():
+    descent = control(n_updates=16, guesses=True)
+    assert descent.bears_out([0.9, 0.8, 0.7])
+    assert descent.bears_out([0.9, 0.8, 0.89])
+    for losses in ([0.995, 0.8, 0.7], [1.1, 0.8, 0.7], [0.9, 0.8, 0.95], [math.inf], [0.9, 0.8, math.nan]):
+        assert not descent.bears_out(losses)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"n_updates": 22},
+        {"n_windows": 4},
+        {"most": 1.0},
+        {"tol": None},
+        {"start": math.inf},
+        {"guesses": False},
+    ],
+)
+def test_there_is_no_guess_where_a_decision_may_differ(more):
+    descent = control(**{"n_updates": 21, "guesses": True} | more)
+    assert not descent.is_guess
+    assert descent.n_ahead == 1
+
+
 def test_two_windows_without_gain_begin_a_decay():
     used = factors(control(), [0.5, 0.5, 0.5] + 20 * [0.4999])
     assert used == pytest.approx([1, 1, 1, *decay(6)])

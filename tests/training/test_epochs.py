@@ -5,7 +5,7 @@ import onnx
 import pytest
 from sklearn.neural_network import MLPRegressor
 
-from onnxsgd import OnnxSGDRegressor
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step import scan_epoch
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.exceptions import ConvergenceError
@@ -193,3 +193,37 @@ def test_an_interrupt_among_epochs_of_one_call_keeps_the_updates_before_it(monke
         model.fit(_X, _y)
     assert model.t_ == sum(calls[:2])
     assert model.n_iter_ == len(model.loss_curve_) == model.t_ // 26
+
+
+@pytest.mark.parametrize(
+    ("estimator", "noise", "n_put_back"),
+    [
+        (OnnxSGDRegressor, 0.1, 0),
+        (OnnxSGDRegressor, 30.0, 1),
+        (OnnxSGDClassifier, 0.1, 0),
+        (OnnxSGDClassifier, 0.5, 1),
+    ],
+)
+def test_a_fit_that_guesses_makes_the_updates_of_one_that_decides_after_each_window(
+    monkeypatch, estimator, noise, n_put_back
+):
+    """An observer, which sees each epoch, leaves no place for a guess."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 5))
+    y = X[:, 0] + noise * rng.normal(size=100)
+    put_back, n_calls = Epochs.put_back, []
+
+    def counted(self):
+        n_calls.append(len(self._last))
+        put_back(self)
+
+    monkeypatch.setattr(Epochs, "put_back", counted)
+    y = y > 0 if estimator is OnnxSGDClassifier else y
+    guessing = estimator(random_state=0).fit(X, y)
+    assert len(n_calls) == n_put_back
+    deciding = estimator(random_state=0, verbose=1).fit(X, y)
+    np.testing.assert_allclose(guessing.coef_, deciding.coef_, rtol=1e-5)
+    np.testing.assert_allclose(guessing.intercept_, deciding.intercept_, rtol=1e-5)
+    np.testing.assert_allclose(guessing.learning_rates_, deciding.learning_rates_, rtol=1e-9, atol=1e-15)
+    assert (guessing.n_iter_, guessing.t_) == (deciding.n_iter_, deciding.t_)
+    assert len(guessing.loss_curve_) == guessing.n_iter_

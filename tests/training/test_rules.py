@@ -22,7 +22,7 @@ class Problem:
 
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
-        is_linear=True, **stopping
+        is_linear=True, put_back=None, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -36,6 +36,7 @@ class Problem:
             self.loaded.append,
             score,
             is_linear=is_linear,
+            put_back=put_back,
         )
         if begins:
             self.rule.begin()
@@ -99,6 +100,34 @@ def test_windows_of_growing_rates_are_made_together(is_single):
     np.testing.assert_allclose(rates, 0.05 * 1.5 ** np.repeat([1, 2], 16))
     assert problem.state.tensors[KEY] == 1.0
     assert problem.state.eta == pytest.approx(0.05 * 1.5**2 / 4)
+
+
+def test_windows_made_on_a_wrong_guess_are_made_anew():
+    """The state is that before them, but for random numbers; the decision then follows on the first one."""
+    calls = []
+    problem = Problem(n_batches=8, is_model=False, put_back=lambda: calls.append(None))
+    assert problem.rule.n_epochs == 6
+    problem.state.record(np.full(6, 0.999), np.full(6, 0.05))
+    assert not problem.move(0.3, loss=0.999)
+    assert problem.rule.n_taken_back == 0
+    assert not problem.rule.after_epochs([0.999, 0.9, 0.9, 0.9, 0.9], None)
+    assert problem.rule.n_taken_back == 6
+    assert len(calls) == 1
+    state = problem.state
+    assert (state.tensors[KEY], state.t, state.loss_curve, state.learning_rates) == (1.0, 0, [], [])
+    assert [tensors[KEY] for tensors in problem.loaded] == [1.0, 1.0]
+    assert problem.rule.n_epochs == 2
+    np.testing.assert_array_equal(problem.rule.rates(2), 0.05)
+    problem.move(0.5, loss=0.9)
+    assert problem.rule.n_taken_back == 0
+
+
+def test_windows_made_on_a_right_guess_are_kept():
+    problem = Problem(n_batches=8, is_model=False, put_back=lambda: pytest.fail("nothing is made anew"))
+    np.testing.assert_allclose(problem.rule.rates(6), 0.05 * 1.5 ** np.repeat([0, 1, 2], 16))
+    problem.rule.after_epochs([0.9, 0.8, 0.7, 0.7, 0.6, 0.6], None)
+    assert problem.rule.n_taken_back == 0
+    assert problem.state.eta == pytest.approx(0.05 * 1.5**3)
 
 
 def test_the_copy_is_returned_if_it_is_better_than_the_last_weights():

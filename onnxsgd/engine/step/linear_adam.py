@@ -300,6 +300,11 @@ class LinearAdamRunner:
             for name, column in columns.items()
             if name is not None
         ]
+        _, _, place = self._rates[0]
+        is_even = all(other == place for _, _, other in self._rates) and not spec.rate_scales
+        if layer.intercept is not None and is_even:
+            # one copy takes less time than two
+            self._rates = [(layer.weight, slice(0, layer.n_features + 1), place)]
         itemsize = np.dtype(dtype_of(session.get_outputs()[0])).itemsize
         nbytes = itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
         longest = int(math.log(_LEAST_SHARE) / math.log(blocks.beta_2))

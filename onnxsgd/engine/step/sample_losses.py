@@ -121,8 +121,8 @@ def mean_loss_of_graph(
 def _mean(losses: np.ndarray, sample_weight: np.ndarray) -> float:
     """Return the weighted mean; infinite if it is not finite."""
     with np.errstate(all="ignore"):
-        # a dot product of many numbers would start the threads of BLAS
-        mean = float((losses * sample_weight).sum() / sample_weight.sum())
+        # a dot product of many numbers would start the threads of BLAS, and the method sum is one of Python
+        mean = float(np.add.reduce(losses * sample_weight) / np.add.reduce(sample_weight))
     return mean if math.isfinite(mean) else math.inf
 
 
