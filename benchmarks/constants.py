@@ -289,6 +289,11 @@ def _few_rows(batch_size: int) -> Callable[[], object]:
     return _network_fit((20, 100, 44 + next(_fresh), 1), batch_size, 400)
 
 
+def _even_rows(batch_size: int) -> Callable[[], object]:
+    """Return the same of so many batches that their loop may have weights in other units."""
+    return _network_fit((20, 100, 44 + next(_fresh), 1), batch_size, 1024)
+
+
 def _network_fit(sizes: tuple[int, ...], batch_size: int, max_updates: int) -> Callable[[], object]:
     """Return a fit of a network of these layers by plain SGD, that is compiled already."""
     from trainers.ours import make_graph
@@ -565,6 +570,9 @@ CONSTANTS: dict[str, list[Constant]] = {
     ],
     "_MOST_ROWS": [
         Constant("engine.step.constant_units", (_NEVER, _ALWAYS), (1, 4, 10, 16, 24, 31), _few_rows),
+    ],
+    "MOST_ROWS": [
+        Constant("engine.step.scan_epoch", (0, 1_000), (4, 10, 16, 32, 64), _even_rows),
     ],
     "_LEAST_DIFFERENCE": [
         Constant(

@@ -171,6 +171,12 @@ def _row(value: ir.Value) -> np.ndarray:
     return np.zeros(shape, value.dtype.numpy())
 
 
+#: The most bytes of a graph whose digest is kept for the next call: a bound of memory.
+_MOST_COMPARED = 1_000_000
+#: The last such graph, and its digest, which threads replace together.
+_last = [(b"", hashlib.sha256(b"").hexdigest())]
+
+
 def _read_message(model: onnx.ModelProto) -> GraphSource:
     in_large = bytes_of_large(model)
     # to find the size of a message takes as long as to write it
@@ -180,7 +186,12 @@ def _read_message(model: onnx.ModelProto) -> GraphSource:
 
 
 def _read_small(model: onnx.ModelProto | bytes, content: bytes) -> GraphSource:
-    digest = hashlib.sha256(content).hexdigest()
+    last, digest = _last[0]
+    # fits of one model follow each other, and to compare takes a hundredth of the time
+    if last != content:
+        digest = hashlib.sha256(content).hexdigest()
+        if len(content) <= _MOST_COMPARED:
+            _last[0] = content, digest
     return cached(("source", digest), lambda: _read_graph(model, digest, len(content)), len(content))
 
 

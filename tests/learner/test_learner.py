@@ -1,6 +1,7 @@
 """A model is prepared once: equal graphs share derived objects, and no mutable ones."""
 
 import copy
+import hashlib
 import pickle
 
 import numpy as np
@@ -180,3 +181,16 @@ def test_one_name_is_trained():
     assert describe_trainable(_MODEL, trainable="b").trained == ["b"]
     with pytest.raises(ParameterError, match="trainable names 'c'"):
         _regressor(trainable="c").fit(_X, _Y)
+
+
+def test_the_digest_of_the_last_graph_is_kept(monkeypatch):
+    other = copy.deepcopy(_MODEL)
+    other.graph.name = "other"
+    graphs = [model.SerializeToString(deterministic=True) for model in (_MODEL, other)]
+    digests = [read_source(content).digest for content in graphs]
+    assert digests[0] != digests[1]
+    hashed, sha256 = [], hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda content: hashed.append(content) or sha256(content))
+    for number in (1, 1, 0, 0, 1):
+        assert read_source(bytes(bytearray(graphs[number]))).digest == digests[number]
+    assert hashed == [graphs[0], graphs[1]]

@@ -10,7 +10,7 @@ import numpy as np
 from onnxsgd.engine.step.buffers import Buffers
 from onnxsgd.engine.step.deferred_losses import is_standard
 from onnxsgd.engine.step.given_gradient import build_forward
-from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
+from onnxsgd.engine.step.scan_epoch import EpochRunner, ScaledForm, build_epoch, build_scaled_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.runtime.collection import collection_paused
@@ -48,6 +48,9 @@ class CompiledOnUse:
         self._build, self._n_threads = build, n_threads
         self._lock = new_lock()
         self._made: dict[str, Any] = {}
+        #: The loop with weights in other units, and the forms of such that the step does not allow.
+        self._scaled: tuple[Any, ScaledForm | None] = (None, None)
+        self._absent: set[ScaledForm] = set()
 
     @property
     def step(self) -> CompiledStep:
@@ -76,6 +79,25 @@ class CompiledOnUse:
         return self._get(
             "loop", lambda: make_session(build_epoch(self.step, self.spec.loss), self._n_threads)
         )
+
+    def scaled_loop(self, *, is_even: bool) -> tuple[Any, ScaledForm | None]:
+        """Return a session of the loop for batches whose samples have the same rate, or for others.
+
+        It has the form with weights in other units where the step allows that, and no form otherwise.
+        """
+        forms = set(ScaledForm) if is_even else {ScaledForm.OF_ROWS}
+        with self._lock:
+            session, form = self._scaled
+            if form is None and not forms <= self._absent:
+                with collection_paused():
+                    model, form = build_scaled_epoch(self.step, self.spec.loss, forms)
+                    session = make_session(model, self._n_threads)
+                if form is None:
+                    self._absent |= forms
+                    self._made.setdefault("loop", session)
+                else:
+                    self._scaled = session, form
+            return (session, form) if form in forms else (self.loop, None)
 
     def _get(self, name: str, make: Callable[[], Any]) -> Any:
         with self._lock:
@@ -125,7 +147,7 @@ class BoundRunners:
         """The runner of many batches in a call."""
         if self._loop is None:
             made = self._compiled
-            self._loop = EpochRunner(made.loop, made.step, self.buffers, self._batches)
+            self._loop = EpochRunner(made, made.step, self.buffers, self._batches)
         return self._loop
 
     def use(self, batches: Batches | None) -> None:

@@ -8,9 +8,10 @@ and then computes the losses of all of them together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
@@ -26,6 +27,7 @@ from onnxsgd.engine.step.early_updates import update_early
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
 from onnxsgd.engine.step.met_taps import MetTaps, carry_met_taps
+from onnxsgd.engine.step.scaled_weights import MOST_ROWS, is_in_range, scale_weights
 from onnxsgd.engine.step.taps_first import TapsFirst, carry_taps_first
 from onnxsgd.engine.step.transposed_tables import Transposed, carry_transposed
 from onnxsgd.graph.append import appending
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from onnxsgd.engine.step.training_step import CompiledStep
     from onnxsgd.losses import Loss
 
-__all__ = ["EpochRunner", "build_epoch"]
+__all__ = ["EpochRunner", "Loops", "ScaledForm", "build_epoch", "build_scaled_epoch"]
 
 #: The prefix of all names of the step. Names of the outer graph have others.
 _PREFIX = "step/"
@@ -54,11 +56,14 @@ _BLOCK_BYTES = 2_500_000
 _BATCHES, _SHARE_OF_WEIGHTS = 32, 0.05
 #: The most batches of a block, for batches of few bytes: a bound, not measured.
 _MOST_BATCHES = 10_000
+#: The least batches of a call with weights in other units: to compile a second loop takes longer than calls
+#: with fewer batches save. The largest share of batches whose rows are multiplied one by one, and the largest
+#: ratio of the rates of two samples there: bounds, not measured.
+_LEAST_SCALED, _MOST_OTHERS, _MOST_RATIO = 256, 0.02, 1e4
 #: The most sizes of blocks that stay bound, as parts of a stream may have any: a bound of memory.
 _MOST_SIZES = 16
 
 
-@stage("compile").of
 def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     """Return a graph that runs the step for one batch after another.
 
@@ -72,6 +77,26 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
         The step.
     loss : Loss
         Its loss.
+    """
+    return build_scaled_epoch(step, loss, ())[0]
+
+
+class ScaledForm(Enum):
+    """The form of a loop with weights in other units; see :mod:`~onnxsgd.engine.step.scaled_weights`."""
+
+    #: All samples of a call have the same rate.
+    OF_ALL = "of all"
+    #: Rows of features with ones, and of targets, that are r times as large have r^2 times the rate.
+    OF_ROWS = "of rows"
+
+
+@stage("compile").of
+def build_scaled_epoch(
+    step: CompiledStep, loss: Loss, scaled_forms: Collection[ScaledForm]
+) -> tuple[bytes, ScaledForm | None]:
+    """Return the same in one of these forms, which it has where the step allows it; None: in no such form.
+
+    The inputs then include the rates of all samples, minus and divided by the rows of a batch.
     """
     model = to_ir(onnx.load_from_string(step.model))
     body = model.graph
@@ -98,11 +123,37 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
         after[table.weight] = declare(f"last/{table.table.name}", table.table)
     apart = {table.intercept for table in joined}
     old, new = ([v for index, v in enumerate(values) if index not in apart] for values in (before, after))
+    factor = next((v for v in body.inputs if v.name == f"{_PREFIX}{step.gradient_weight}"), None)
+    scaled = None
+    if scaled_forms and factor is not None:
+        pairs = [pair for index, pair in enumerate(carried) if index not in apart]
+        scaled = scale_weights(body, pairs, targets, factor, only_rows=ScaledForm.OF_ALL not in scaled_forms)
     sliced = [value for value in body.inputs if value not in dict(carried)]
     stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in sliced}
     raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
     attributes = {"body": body, "num_scan_inputs": len(sliced)}
-    graph.append(new_node("Scan", [*old, *stacked.values()], [*new, raw_prediction], attributes))
+    further: list[ir.Value] = []
+    if scaled is None or factor is None:
+        graph.append(new_node("Scan", [*old, *stacked.values()], [*new, raw_prediction], attributes))
+    else:
+        further.append(declare(f"all/{factor.name}", factor, stacked=True))
+        with appending(graph) as op:
+            powers = scaled.powers(op, further[0])
+            scaled.scale_sums(op, powers)
+            begun = scaled.in_units(op, powers, old)
+            targets_in_units = powers.times(op, scaled.of_predictions, stacked[targets])
+        rows_in_units = [targets_in_units if value is targets else stacked[value] for value in sliced]
+        ended = [declare(f"units/{value.name}", value) for value in new]
+        predicted = declare("units/raw_prediction", body.outputs[-1], stacked=True)
+        graph.append(new_node("Scan", [*begun, *rows_in_units], [*ended, predicted], attributes))
+        with appending(graph) as op:
+            made = scaled.put_back(op, powers, old, begun, ended)
+            raw = powers.times(op, -scaled.of_predictions, predicted)
+        for value, in_place in zip((*new, raw_prediction), (*made, raw), strict=True):
+            in_place.name, in_place.type, in_place.shape = value.name, value.type, value.shape
+        replaced = dict(zip(new, made, strict=True))
+        after = [replaced.get(value, value) for value in after]
+        raw_prediction = raw
     for table in joined:
         with appending(graph) as op:
             after[table.weight], after[table.intercept] = table.put_back(op, after[table.weight])
@@ -117,18 +168,22 @@ def build_epoch(step: CompiledStep, loss: Loss) -> bytes:
     weights = next((v for v in stacked if v.name == f"{_PREFIX}{step.sample_weight}"), None)
     if weights is None:
         weight = ir.Value(name=f"all/{_PREFIX}{step.sample_weight}", type=target.type, shape=rows)
-        further = [weight]
+        further.append(weight)
     else:
         # the step reads them too, as a column for each batch
         with appending(graph) as op:
             weight = op.Squeeze(stacked[weights], [2])
-        weight.type, weight.shape, further = target.type, rows, []
+        weight.type, weight.shape = target.type, rows
     losses = add_losses(graph, loss, target, raw_prediction, weight)
     for node in list(graph):
         widen_scalars(graph, node)
     graph.inputs.extend([*first, *stacked.values(), *further])
     graph.outputs.extend([*after, losses])
-    return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
+    made_model = ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")
+    form = None
+    if scaled is not None:
+        form = ScaledForm.OF_ROWS if scaled.are_of_rows else ScaledForm.OF_ALL
+    return to_proto(made_model).SerializeToString(), form
 
 
 def _add_prefix(graph: ir.Graph) -> None:
@@ -142,13 +197,24 @@ def _add_prefix(graph: ir.Graph) -> None:
             value.name = f"{_PREFIX}{value.name}"
 
 
+class Loops(Protocol):
+    """The sessions of a loop over batches, each compiled when it is needed."""
+
+    @property
+    def loop(self) -> Any:
+        """The session of :func:`build_epoch`."""
+
+    def scaled_loop(self, *, is_even: bool) -> tuple[Any, ScaledForm | None]:
+        """Return a session for batches whose samples have the same rate, or for others, and its form."""
+
+
 class EpochRunner:
     """The loop over batches, on the buffers of a :class:`~onnxsgd.engine.step.single_step.StepRunner`.
 
     Parameters
     ----------
-    session : onnxruntime.InferenceSession
-        The session of :func:`build_epoch`.
+    loops : Loops
+        The sessions.
     step : CompiledStep
         The step inside.
     buffers : Buffers
@@ -168,23 +234,16 @@ class EpochRunner:
     is_whole = True
 
     def __init__(
-        self, session: Any, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
+        self, loops: Loops, step: CompiledStep, buffers: Buffers, batches: Batches, block: int | None = None
     ) -> None:
-        self._session, self._step = session, step
+        self._loops, self._step = loops, step
         self.batches: Any = batches
         self._buffers = buffers
-        dtype, (n_rows, _) = step.inputs[step.target]
-        shapes = {value.name: value.shape for value in session.get_inputs()}
+        self._size = block
+        #: The inputs of the sessions, which all have the same.
+        self._inputs: list[Any] = []
         #: The features that have a column of ones in the loop, with the shape of a batch without it.
-        self._narrow_shapes = {
-            name: step.inputs[name][1]
-            for name in step.features
-            if shapes.get(f"all/{_PREFIX}{name}", [])[1:] not in ([], [*step.inputs[name][1]])
-        }
-        apart = [shape for name, shape in self._narrow_shapes.items() if batches.with_ones(name) is None]
-        n_bytes = batches.nbytes + dtype.itemsize * (n_rows * step.n_outputs + sum(map(math.prod, apart)))
-        by_weights = min(_BATCHES, int(_SHARE_OF_WEIGHTS * buffers.nbytes) // n_bytes)
-        self._size = block or max(1, by_weights, min(_MOST_BATCHES, _BLOCK_BYTES // n_bytes))
+        self._narrow_shapes: dict[str, tuple[int, ...]] = {}
         self._blocks: dict[int, _Block] = {}
         self._arrays: dict[str, np.ndarray] = {}
         #: The rows of features that have a column of ones in the loop, without it.
@@ -200,7 +259,9 @@ class EpochRunner:
     def run(self, plan: EpochPlan, scalars: np.ndarray, losses: np.ndarray) -> None:
         """Make one update for each batch; see :meth:`onnxsgd.engine.step.single_step.StepRunner.run`."""
         self._buffers.restart()
-        n_blocks = -(-len(losses) // self._size)
+        session, form = self._session_for(plan)
+        most = self._most_batches(session)
+        n_blocks = -(-len(losses) // most)
         # of even sizes: each other one takes bindings of its own
         size = -(-len(losses) // max(1, n_blocks))
         for start in range(0, len(losses), max(1, size)):
@@ -209,14 +270,57 @@ class EpochRunner:
             block = self._block(n_batches)
             is_whole = n_batches == len(losses)
             block.fill(self.batches, plan if is_whole else plan.part(part), scalars[part])
+            if form is ScaledForm.OF_ROWS:
+                block.scale_rows(plan)
             try:
-                self._session.run_with_iobinding(block.bindings[self._buffers.current])
+                session.run_with_iobinding(block.binding(session, form, self._buffers))
             except Exception as error:
                 raise run_error(error) from error
+            finally:
+                block.restore_ones()
             losses[part] = block.losses
             self._buffers.flip(n_batches)
             if not all_finite(block.losses):
                 break
+
+    def _session_for(self, plan: EpochPlan) -> tuple[Any, ScaledForm | None]:
+        """Return the session for some batches, and its form."""
+        weight, factors = plan.sample_weight, plan.factors
+        if weight.shape[1] > MOST_ROWS or len(weight) < _LEAST_SCALED:
+            return self._loops.loop, None
+        first, factor = weight.item(0), factors.item(0)
+        if not is_in_range(-first * factor):
+            return self._loops.loop, None
+        if weight.min() == weight.max() and factors.min() == factors.max():
+            return self._loops.scaled_loop(is_even=True)
+        is_other = np.logical_or.reduce(weight[..., 0] != first, axis=1) | (factors != factor)
+        if np.count_nonzero(is_other) > _MOST_OTHERS * len(weight):
+            return self._loops.loop, None
+        ratios = weight[is_other, :, 0] * (factors[is_other, None] / (first * factor))
+        if not ((ratios == 0) | (ratios >= 1 / _MOST_RATIO) & (ratios <= _MOST_RATIO)).all():
+            return self._loops.loop, None
+        return self._loops.scaled_loop(is_even=False)
+
+    def _most_batches(self, session: Any) -> int:
+        """Return the most batches of a call, given one of the sessions."""
+        if not self._inputs:
+            self._inputs = session.get_inputs()
+            self._narrow_shapes = self._find_narrow_shapes()
+        if self._size is None:
+            batches, step = self.batches, self._step
+            dtype, (n_rows, _) = step.inputs[step.target]
+            apart = [shape for name, shape in self._narrow_shapes.items() if batches.with_ones(name) is None]
+            n_bytes = batches.nbytes + dtype.itemsize * (n_rows * step.n_outputs + sum(map(math.prod, apart)))
+            by_weights = min(_BATCHES, int(_SHARE_OF_WEIGHTS * self._buffers.nbytes) // n_bytes)
+            self._size = max(1, by_weights, min(_MOST_BATCHES, _BLOCK_BYTES // n_bytes))
+        return self._size
+
+    def _find_narrow_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of features that have a column of ones in the loop, without it."""
+        shapes = {value.name: value.shape for value in self._inputs}
+        given = ((name, self._step.inputs[name][1]) for name in self._step.features)
+        wide = {name: shapes.get(f"all/{_PREFIX}{name}", [])[1:] for name in self._step.features}
+        return {name: shape for name, shape in given if wide[name] not in ([], [*shape])}
 
     def _block(self, n_batches: int) -> _Block:
         """Return the block of so many batches; those of a smaller one are the first of the largest one."""
@@ -225,14 +329,14 @@ class EpochRunner:
                 self._blocks.clear()
                 self._arrays = {
                     value.name: np.zeros([n_batches, *value.shape[1:]], dtype_of(value))
-                    for value in self._session.get_inputs()
+                    for value in self._inputs
                     if value.name.startswith("all/")
                 }
                 self._narrow.clear()
                 self.nbytes = sum(array.nbytes for array in self._arrays.values())
             arrays = {name: array[:n_batches] for name, array in self._arrays.items()}
             self._blocks[n_batches] = _Block(
-                self._session, self._step, self._buffers, arrays,
+                self._step, arrays,
                 {name: partial(self._narrow_rows, name, n_batches) for name in self._narrow_shapes},
             )  # fmt: skip
         return self._blocks[n_batches]
@@ -252,13 +356,11 @@ class _Block:
 
     def __init__(
         self,
-        session: Any,
         step: CompiledStep,
-        buffers: Buffers,
         arrays: Mapping[str, np.ndarray],
         narrow: Mapping[str, Callable[[], np.ndarray]],
     ) -> None:
-        self._arrays = arrays
+        self._step, self._arrays = step, arrays
         names = {name: f"all/{_PREFIX}{name}" for name in step.features}
         features = {name: self._arrays[given] for name, given in names.items() if given in self._arrays}
         #: The features that have a column of ones in the loop, and functions that return arrays without it.
@@ -269,8 +371,43 @@ class _Block:
         self._gradient_weight = self._arrays[f"all/{_PREFIX}{step.gradient_weight}"]
         self._scalars = [self._arrays.get(f"all/{_PREFIX}{name}") for name in step.scalars.values()]
         self.losses = np.zeros(len(self._target), self._target.dtype)
-        first, second = buffers.sets
-        self.bindings = (self._bind(session, step, first, second), self._bind(session, step, second, first))
+        #: The bindings of each form of the loop, to read either set of the buffers and write the other.
+        self._bindings: dict[ScaledForm | None, tuple[Any, Any]] = {}
+        #: The batches whose ones have been multiplied.
+        self._scaled = np.zeros(0, np.intp)
+
+    def binding(self, session: Any, form: ScaledForm | None, buffers: Buffers) -> Any:
+        """Return the binding of a session on the present weights."""
+        if form not in self._bindings:
+            first, second = buffers.sets
+            self._bindings[form] = self._bind(session, first, second), self._bind(session, second, first)
+        return self._bindings[form][buffers.current]
+
+    def scale_rows(self, plan: EpochPlan) -> None:
+        """Multiply the rows of batches whose samples have other rates than the first one of `plan`."""
+        rates = self._gradient_weight.reshape(self._gradient_weight.shape[:2])
+        weight, factors = plan.sample_weight[:1, 0, 0], plan.factors[:1]
+        first = (weight * factors.astype(weight.dtype))[0]
+        if rates.min() == rates.max() == first:
+            return
+        found = np.flatnonzero(np.logical_or.reduce(rates != first, axis=1))
+        ratios = rates[found] / first
+        roots = np.sqrt(ratios)
+        for array in (*self._features.values(), *self._wide.values(), self._target):
+            array[found] *= roots.reshape(*roots.shape, *[1] * (array.ndim - 2))
+        # the loop reads the first rate alone
+        rates[0, 0] = first
+        weights = self._sample_weight.reshape(rates.shape)
+        # rows without weight have a loss of zero
+        weights[found] /= np.where(ratios > 0, ratios, 1)
+        self._scaled = found
+
+    def restore_ones(self) -> None:
+        """Make the ones of these batches again: blocks share them, and large data lie beside them."""
+        if len(self._scaled):
+            for wide in self._wide.values():
+                wide[self._scaled, ..., -1] = 1
+            self._scaled = self._scaled[:0]
 
     def fill(self, batches: Batches, plan: EpochPlan, scalars: np.ndarray) -> None:
         """Gather the batches of `plan`, and copy their scalars, [n_batches, n_scalars]."""
@@ -290,8 +427,8 @@ class _Block:
             if array is not None:
                 array[...] = column
 
-    def _bind(self, session: Any, step: CompiledStep, sources: Tensors, targets: Tensors) -> Any:
-        binding = session.io_binding()
+    def _bind(self, session: Any, sources: Tensors, targets: Tensors) -> Any:
+        step, binding = self._step, session.io_binding()
         for name, array in self._arrays.items():
             bind(binding.bind_input, name, array, array.shape)
         shapes = {value.name: tuple(value.shape) for value in session.get_inputs()}

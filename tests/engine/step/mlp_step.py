@@ -5,6 +5,7 @@ import onnx
 from onnx import parser
 
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.idle_runners import CompiledOnUse
 from onnxsgd.engine.step.scan_epoch import EpochRunner, build_epoch
 from onnxsgd.engine.step.single_step import StepRunner, make_buffers
 from onnxsgd.engine.step.step_spec import StepSpec
@@ -52,7 +53,7 @@ def runners(model, spec, weights, data):
     session = make_session(step.model, 1)
     buffers = make_buffers(spec, weights)
     buffers.load({(name, WEIGHT): array for name, array in weights.items()})
-    loop = EpochRunner(make_session(build_epoch(step, spec.loss), 1), step, buffers, data, block=3)
+    loop = EpochRunner(CompiledOnUse(lambda: step, spec, 1), step, buffers, data, block=3)
     return step, buffers, StepRunner(session, step, buffers, data), loop
 
 

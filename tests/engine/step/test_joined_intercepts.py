@@ -18,11 +18,10 @@ from onnx import parser
 
 from onnxsgd.engine.step import batches, constant_units, scan_epoch
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.engine.step.idle_runners import CompiledOnUse
 from onnxsgd.engine.step.joined_intercepts import join_intercepts
-from onnxsgd.engine.step.scan_epoch import build_epoch
 from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.graph.model import to_ir
-from onnxsgd.runtime.sessions import make_session
 
 
 @pytest.fixture(autouse=True)
@@ -151,8 +150,8 @@ def test_blocks_have_room_for_the_rows_without_ones(is_small, monkeypatch):
     of_a_batch = 8 * 4 * (5 + apart + 3 + 3)
     monkeypatch.setattr(scan_epoch, "_BLOCK_BYTES", 4 * of_a_batch)
     step, buffers, _, _ = runners(model, spec, weights, data)
-    session = make_session(build_epoch(step, spec.loss), 1)
-    loop = scan_epoch.EpochRunner(session, step, buffers, data)
+    loops = CompiledOnUse(lambda: step, spec, 1)
+    loop = scan_epoch.EpochRunner(loops, step, buffers, data)
     loop.run(data.plan(np.arange(80)), numbers(spec, 10)[0], np.zeros(10))
     # the ones, and both weights of the samples, are beside them
     assert loop.nbytes == 4 * 8 * 4 * (6 + apart + 3 + 2)

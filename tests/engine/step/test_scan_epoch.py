@@ -9,12 +9,11 @@ from engine.step.mlp_step import make_spec, numbers, run_both, runners
 from onnx import parser
 
 from onnxsgd.engine.step import scan_epoch
-from onnxsgd.engine.step.scan_epoch import build_epoch
+from onnxsgd.engine.step.idle_runners import CompiledOnUse
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.model import to_ir
 from onnxsgd.losses import Loss, SquaredError
 from onnxsgd.optimizers import SGD, Adam
-from onnxsgd.runtime.sessions import make_session
 
 
 @pytest.mark.parametrize(
@@ -45,12 +44,12 @@ def test_blocks_have_room_for_the_scores_of_their_batches(model, weights, data, 
     """Those of a language model take hundreds of times the memory of its data."""
     spec = make_spec()
     step, buffers, _, _ = runners(model, spec, weights, data)
-    session = make_session(build_epoch(step, spec.loss), 1)
+    loops = CompiledOnUse(lambda: step, spec, 1)
     of_data, of_scores = 8 * 4 * (5 + 3), 8 * 4 * 3
     monkeypatch.setattr(scan_epoch, "_BLOCK_BYTES", 4 * (of_data + of_scores))
     sizes = []
     for n_outputs in (3, 3 + 5 + 3 + 3, 1000):
-        loop = scan_epoch.EpochRunner(session, replace(step, n_outputs=n_outputs), buffers, data)
+        loop = scan_epoch.EpochRunner(loops, replace(step, n_outputs=n_outputs), buffers, data)
         loop.run(data.plan(np.arange(53)), numbers(spec, data.n_batches)[0], np.zeros(data.n_batches))
         sizes.append(loop.nbytes)
     assert sizes == [4 * sizes[-1], 2 * sizes[-1], sizes[-1]]
@@ -61,11 +60,11 @@ def test_blocks_are_longer_with_large_weights(model, weights, data, monkeypatch,
     """Each call reads and writes all weights: for a ResNet-18, as long as half an update."""
     spec = make_spec()
     step, buffers, _, _ = runners(model, spec, weights, data)
-    session = make_session(build_epoch(step, spec.loss), 1)
+    loops = CompiledOnUse(lambda: step, spec, 1)
     of_a_batch = 8 * 4 * (5 + 3 + 3)
     monkeypatch.setattr(scan_epoch, "_BLOCK_BYTES", 0)
     monkeypatch.setattr(scan_epoch, "_SHARE_OF_WEIGHTS", share * 8 * of_a_batch / buffers.nbytes)
-    loop = scan_epoch.EpochRunner(session, step, buffers, data)
+    loop = scan_epoch.EpochRunner(loops, step, buffers, data)
     calls = []
     monkeypatch.setattr(buffers, "flip", calls.append)
     loop.run(data.plan(np.arange(53)), numbers(spec, data.n_batches)[0], np.zeros(data.n_batches))
