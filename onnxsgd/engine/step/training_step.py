@@ -217,7 +217,8 @@ def both_passes(model: ir.Model, spec: StepSpec, forms: Sequence[Table] = ()) ->
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
     for table in forms:
         write_out(fixed, table)
-    _remove_idle(fixed.graph)
+        # readers that nothing reads would keep a form of the next table from values read once
+        _remove_idle(fixed.graph)
     row_mask, keys, layers = None, None, tuple[BatchStatistics, ...]()
     if spec.statistics:
         fixed, row_mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)
