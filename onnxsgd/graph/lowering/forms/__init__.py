@@ -17,6 +17,7 @@ from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
 from onnxsgd.graph.lowering.forms.sequence_convolutions import SEQUENCE_FORMS
 from onnxsgd.graph.lowering.forms.small_images import SMALL_IMAGE_FORMS
 from onnxsgd.graph.lowering.forms.standardized import STANDARDIZED_FORMS
+from onnxsgd.graph.lowering.forms.standardized_windows import standardized_window_forms
 from onnxsgd.graph.lowering.forms.sums_and_extrema import REDUCTION_FORMS
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -30,6 +31,7 @@ __all__ = [
     "SMALL_IMAGE_FORMS",
     "STANDARDIZED_FORMS",
     "factor_forms",
+    "standardized_window_forms",
     "write_out",
 ]
 
