@@ -244,6 +244,24 @@ def _standardized(channels: int, taps: int, stride: int, length: int = 1024) -> 
     return _session(ir.to_proto(forward_backward_model(forward, [], weights, "portable")))
 
 
+def _rows_of_patches(size: int, image: int) -> Callable[[], object]:
+    """Return an update of the weights of an embedding of patches of 8 images, in rows."""
+    import onnx_ir as ir
+
+    from onnxsgd.gradient.derivative import forward_backward_model
+    from onnxsgd.graph.lowering.forms import PATCH_FORMS, write_out
+
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float[8, 3, {image}, {image}] X, float[64, 3, {size}, {size}] W, float[64] B)
+        => (float[8, {(image // size) ** 2}, 64] Y)
+        <int64[3] sizes = {{8, 64, {(image // size) ** 2}}}>
+        {{ C = Conv<strides = [{size}, {size}]>(X, W, B) R = Reshape(C, sizes)
+           T = Transpose<perm = [0, 2, 1]>(R) Y = Tanh(T) }}"""
+    forward = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    write_out(forward, PATCH_FORMS)
+    return _session(ir.to_proto(forward_backward_model(forward, [], ["W", "B"], "portable")))
+
+
 def _number_beside_a_column(rows: int) -> Callable[[], object]:
     """Return the fused form of a weighted residual: a column times a number that is fed."""
     import onnx_ir as ir
@@ -458,6 +476,8 @@ CONSTANTS: dict[str, list[Constant]] = {
                  lambda taps: _conv_weight((8, 16, 24, 24), (16, 16, math.isqrt(taps), math.isqrt(taps)))),
         Constant(f"{_RULES}.patch_weight", (_ALWAYS, _NEVER), (2, 4, 8), _patches),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (2, 4), lambda kernel: _pool(kernel, 32)),
+        Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (4, 8), lambda size: _rows_of_patches(size, 32)),
+        Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (4, 16), lambda size: _rows_of_patches(size, 224)),
     ],
     "_GROUPED_TAPS": [
         Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (3, 5, 9, 16, 32, 128),

@@ -36,6 +36,7 @@ from onnxsgd.graph.lowering.forms import (
     AFFINE_FORMS,
     FEW_CHANNEL_FORMS,
     MATRIX_FORMS,
+    PATCH_FORMS,
     SEQUENCE_FORMS,
     SMALL_IMAGE_FORMS,
     STANDARDIZED_FORMS,
@@ -134,7 +135,7 @@ def build_step(
     # onnxruntime 1.19 gives two constants of a native gradient one name with some of these forms
     is_portable = resolve_engine(spec.engine) == PORTABLE
     of_weights = (factor_forms(spec.weights), standardized_window_forms(spec.weights))
-    before = (AFFINE_FORMS, *of_weights) if is_for_cpu and is_portable else ()
+    before = (PATCH_FORMS, AFFINE_FORMS, *of_weights) if is_for_cpu and is_portable else ()
     both = both_passes(model, spec, (SMALL_IMAGE_FORMS, *before))
     graph, numbers = both.model.graph, _with_averages_of_updates(both, spec).data.scalars
     tensors, updated = add_updates(graph, both.gradients, numbers, spec, both.data.scale, both.layers)

@@ -24,6 +24,7 @@ from onnxsgd.graph.nodes import (
     attribute,
     constant,
     first,
+    holds_input,
     is_fixed_float32,
     is_read_once,
     operands,
@@ -120,7 +121,7 @@ def _read(value: ir.Value, node: ir.Node) -> _Standardized | None:
     are_fixed = all(is_fixed_float32(each) for each in (x, weight, y, value))
     # a normalization of groups of channels has another shape
     is_by_channel = value.shape == y.shape == first(node).shape
-    if not (are_fixed and is_by_channel) or len(shape_of(y)) != 3 or not _is_input(x):
+    if not (are_fixed and is_by_channel) or len(shape_of(y)) != 3 or not holds_input(x):
         return None
     (n, m, out), (_, c, taps) = shape_of(y).numpy(), shape_of(weight).numpy()
     stride, dilation = (attribute(convolution, name, [1])[0] for name in ("strides", "dilations"))
@@ -139,13 +140,6 @@ def _behind_reshapes(value: ir.Value) -> ir.Value:
     while (node := value.producer()) is not None and standard_operator(node) == "Reshape":
         value = first(node)
     return value
-
-
-def _is_input(value: ir.Value) -> bool:
-    """Tell whether a value holds the numbers of an input, in the same order."""
-    while (node := value.producer()) is not None and standard_operator(node) in ("Reshape", "Unsqueeze"):
-        value = first(node)
-    return value.is_graph_input() and not value.is_initializer()
 
 
 def _is_by_channel(value: ir.Value, s: _Standardized) -> bool:
