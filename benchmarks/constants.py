@@ -227,6 +227,41 @@ def _sequences(
     )
 
 
+def _standardized(channels: int, taps: int, stride: int, length: int = 1024) -> Callable[[], object]:
+    """Return an update of the weights of a convolution of 8 sequences whose result is standardized."""
+    import onnx_ir as ir
+
+    from onnxsgd.gradient.derivative import forward_backward_model
+    from onnxsgd.graph.lowering.forms import standardized_window_forms, write_out
+
+    places, weights = (length - taps) // stride + 1, ["W", "S", "B"]
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float[8, 1, {length}] X, float[{channels}, 1, {taps}] W, float[{channels}] S, float[{channels}] B)
+        => (float[8, {channels}, {places}] Y)
+        {{ C = Conv<strides = [{stride}]>(X, W) N = InstanceNormalization(C, S, B) Y = Tanh(N) }}"""
+    forward = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    write_out(forward, standardized_window_forms(weights))
+    return _session(ir.to_proto(forward_backward_model(forward, [], weights, "portable")))
+
+
+def _rows_of_patches(size: int, image: int) -> Callable[[], object]:
+    """Return an update of the weights of an embedding of patches of 8 images, in rows."""
+    import onnx_ir as ir
+
+    from onnxsgd.gradient.derivative import forward_backward_model
+    from onnxsgd.graph.lowering.forms import PATCH_FORMS, write_out
+
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float[8, 3, {image}, {image}] X, float[64, 3, {size}, {size}] W, float[64] B)
+        => (float[8, {(image // size) ** 2}, 64] Y)
+        <int64[3] sizes = {{8, 64, {(image // size) ** 2}}}>
+        {{ C = Conv<strides = [{size}, {size}]>(X, W, B) R = Reshape(C, sizes)
+           T = Transpose<perm = [0, 2, 1]>(R) Y = Tanh(T) }}"""
+    forward = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    write_out(forward, PATCH_FORMS)
+    return _session(ir.to_proto(forward_backward_model(forward, [], ["W", "B"], "portable")))
+
+
 def _number_beside_a_column(rows: int) -> Callable[[], object]:
     """Return the fused form of a weighted residual: a column times a number that is fed."""
     import onnx_ir as ir
@@ -446,6 +481,8 @@ CONSTANTS: dict[str, list[Constant]] = {
                  lambda taps: _conv_weight((8, 16, 24, 24), (16, 16, math.isqrt(taps), math.isqrt(taps)))),
         Constant(f"{_RULES}.patch_weight", (_ALWAYS, _NEVER), (2, 4, 8), _patches),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (2, 4), lambda kernel: _pool(kernel, 32)),
+        Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (4, 8), lambda size: _rows_of_patches(size, 32)),
+        Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (4, 16), lambda size: _rows_of_patches(size, 224)),
     ],
     "_GROUPED_TAPS": [
         Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (3, 5, 9, 16, 32, 128),
@@ -468,6 +505,8 @@ CONSTANTS: dict[str, list[Constant]] = {
                  lambda channels: _conv_weight((8, channels, 16, 16), (8, channels, 3, 3))),
         Constant(f"{_RULES}.tap_weight", (_ALWAYS, 2), (7, 14, 28),
                  lambda size: _conv_weight((8, 128, size, size), (64, 128, 3, 3))),
+        Constant(f"{_FORMS}.standardized_windows", (_ALWAYS, 1), (8, 10, 16),
+                 lambda taps: _standardized(32, taps, taps // 2)),
     ],
     "_TERMS": [
         Constant("engine.step.widened_factors", (_NEVER, _ALWAYS), (2, 8, 16, 32, 64),
@@ -486,6 +525,8 @@ CONSTANTS: dict[str, list[Constant]] = {
                  lambda channels: _sequences(channels, 99, 3, 2)),
         Constant(f"{_RULES}.sequence_windows", (_ALWAYS, 1), (9, 25, 49, 199, 400, 1600),
                  lambda length: _sequences(32, length, 3, 2)),
+        Constant(f"{_FORMS}.standardized_windows", (_ALWAYS, 1), (24, 32, 64, 256),
+                 lambda channels: _standardized(channels, 8, 4)),
     ],
     "_SHORT": [
         Constant(f"{_FORMS}.sequence_convolutions", (-1, _ALWAYS), (8, 24, 48, 100),

@@ -23,6 +23,7 @@ __all__ = [
     "first",
     "fixed_size",
     "graph_of",
+    "holds_input",
     "is_empty",
     "is_fixed_float32",
     "is_read_once",
@@ -114,6 +115,13 @@ def is_empty(value: ir.Value) -> bool:
 def is_fixed_float32(value: ir.Value) -> bool:
     """Return whether `value` is known to hold float32, in known sizes."""
     return value.dtype == ir.DataType.FLOAT and value.shape is not None and value.shape.is_static()
+
+
+def holds_input(value: ir.Value) -> bool:
+    """Return whether `value` is an input of the graph, or one in another shape."""
+    while (node := value.producer()) is not None and standard_operator(node) in ("Reshape", "Unsqueeze"):
+        value = first(node)
+    return value.is_graph_input() and not value.is_initializer()
 
 
 def is_read_once(value: ir.Value) -> bool:

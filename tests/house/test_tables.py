@@ -82,6 +82,9 @@ GUARDS = {
     "graph/lowering/forms/test_few_channels.py::test_every_form_of_few_channels_is_tested": (
         "graph.lowering.forms.few_channels:FEW_CHANNEL_FORMS",
     ),
+    "graph/lowering/forms/test_patches.py::test_every_form_of_patches_is_tested": (
+        "graph.lowering.forms.patches:PATCH_FORMS",
+    ),
     "graph/lowering/forms/test_standardized.py::test_every_form_of_standardized_tensors_is_tested": (
         "graph.lowering.forms.standardized:STANDARDIZED_FORMS",
     ),

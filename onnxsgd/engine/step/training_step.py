@@ -36,10 +36,12 @@ from onnxsgd.graph.lowering.forms import (
     AFFINE_FORMS,
     FEW_CHANNEL_FORMS,
     MATRIX_FORMS,
+    PATCH_FORMS,
     SEQUENCE_FORMS,
     SMALL_IMAGE_FORMS,
     STANDARDIZED_FORMS,
     factor_forms,
+    standardized_window_forms,
     write_out,
 )
 from onnxsgd.graph.model import graph_names, to_proto, unique_name, value_named
@@ -132,7 +134,8 @@ def build_step(
     is_for_cpu = with_rows and with_transposes
     # onnxruntime 1.19 gives two constants of a native gradient one name with some of these forms
     is_portable = resolve_engine(spec.engine) == PORTABLE
-    before = (AFFINE_FORMS, factor_forms(spec.weights)) if is_for_cpu and is_portable else ()
+    of_weights = (factor_forms(spec.weights), standardized_window_forms(spec.weights))
+    before = (PATCH_FORMS, AFFINE_FORMS, *of_weights) if is_for_cpu and is_portable else ()
     both = both_passes(model, spec, (SMALL_IMAGE_FORMS, *before))
     graph, numbers = both.model.graph, _with_averages_of_updates(both, spec).data.scalars
     tensors, updated = add_updates(graph, both.gradients, numbers, spec, both.data.scale, both.layers)
@@ -217,7 +220,8 @@ def both_passes(model: ir.Model, spec: StepSpec, forms: Sequence[Table] = ()) ->
     fixed = fix_sizes(model, spec.batch_size, dict(spec.row_shapes))
     for table in forms:
         write_out(fixed, table)
-    _remove_idle(fixed.graph)
+        # readers that nothing reads would keep a form of the next table from values read once
+        _remove_idle(fixed.graph)
     row_mask, keys, layers = None, None, tuple[BatchStatistics, ...]()
     if spec.statistics:
         fixed, row_mask, layers = with_batch_statistics(fixed, spec.statistics, spec.batch_size)

@@ -14,9 +14,11 @@ from onnxsgd.graph.lowering.forms.affine_layers import AFFINE_FORMS
 from onnxsgd.graph.lowering.forms.few_channels import FEW_CHANNEL_FORMS
 from onnxsgd.graph.lowering.forms.gelu_factors import factor_forms
 from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
+from onnxsgd.graph.lowering.forms.patches import PATCH_FORMS
 from onnxsgd.graph.lowering.forms.sequence_convolutions import SEQUENCE_FORMS
 from onnxsgd.graph.lowering.forms.small_images import SMALL_IMAGE_FORMS
 from onnxsgd.graph.lowering.forms.standardized import STANDARDIZED_FORMS
+from onnxsgd.graph.lowering.forms.standardized_windows import standardized_window_forms
 from onnxsgd.graph.lowering.forms.sums_and_extrema import REDUCTION_FORMS
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -26,10 +28,12 @@ __all__ = [
     "FEW_CHANNEL_FORMS",
     "FORMS",
     "MATRIX_FORMS",
+    "PATCH_FORMS",
     "SEQUENCE_FORMS",
     "SMALL_IMAGE_FORMS",
     "STANDARDIZED_FORMS",
     "factor_forms",
+    "standardized_window_forms",
     "write_out",
 ]
 

@@ -6,9 +6,13 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onnxsgd import OnnxSGDRegressor
+from onnxsgd.engine.step.step_spec import StepSpec
+from onnxsgd.engine.step.training_step import build_step
 from onnxsgd.gradient.derivative import forward_backward_model
 from onnxsgd.graph.lowering.forms import factor_forms, gelu_factors, write_out
 from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.losses import SquaredError
+from onnxsgd.optimizers import SGD
 
 RNG = np.random.default_rng(0)
 
@@ -121,6 +125,27 @@ def test_weights_that_are_not_much_smaller_stay(monkeypatch):
     monkeypatch.setattr(gelu_factors, "_RATIO", 6)
     model, weights = parsed(WRITTEN["convolutions"][0])
     assert n_passes(to_proto(written_out(model, weights))) == n_passes(model)
+
+
+def test_both_factors_leave_the_step():
+    """A product that another table has replaced is no reader of the Gelu any more."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 18]> g (float[N, 6, 8] X) => (float[N, 6, 8] Y)
+        {{ h = MatMul(X, A) x = Add(h, a) {_TORCH} g = MatMul(y, B) Y = Add(g, d) }}"""
+    )
+    rng = np.random.default_rng(1)
+    sizes = {"A": (8, 16), "a": (16,), "B": (16, 8), "d": (8,)}
+    arrays = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    arrays |= {name: np.asarray(CONSTANTS[name]) for name in ("root", "one", "half")}
+    for name, array in arrays.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    spec = StepSpec(
+        weights=tuple(sizes), penalised=frozenset(), loss=SquaredError(), optimizer=SGD(), l1=False,
+        l2=False, average=False, batch_size=16, n_outputs=48, engine="portable",
+    )  # fmt: skip
+    step = onnx.load_from_string(build_step(to_ir(model), spec).model)
+    scaled = [node.input[0] for node in step.graph.node if "factor" in str(node.input)]
+    assert scaled == ["a"]
 
 
 @pytest.mark.parametrize("n_batches", [3, 40], ids=["single steps", "a loop"])
