@@ -482,7 +482,10 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(f"{_RULES}.patch_weight", (_ALWAYS, _NEVER), (2, 4, 8), _patches),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (2, 4), lambda kernel: _pool(kernel, 32)),
         Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (4, 8), lambda size: _rows_of_patches(size, 32)),
-        Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (4, 16), lambda size: _rows_of_patches(size, 224)),
+        Constant(f"{_FORMS}.patches", (_ALWAYS, 1), (16,), lambda size: _rows_of_patches(size, 224)),
+    ],
+    "_MOST_WINDOWS": [
+        Constant(f"{_FORMS}.patches", (_NEVER, _ALWAYS), (4, 8), lambda size: _rows_of_patches(size, 224)),
     ],
     "_GROUPED_TAPS": [
         Constant(f"{_RULES}.tap_weight", (_NEVER, _ALWAYS), (3, 5, 9, 16, 32, 128),

@@ -31,6 +31,7 @@ KEPT = {
     "groups": ((2, 2, 8, 8), (4, 1, 4, 4), "Y = Conv<strides = [4, 4], group = 2>(X, W)"),
     "taps apart": ((2, 3, 7, 7), (5, 3, 4, 4), "Y = Conv<strides = [4, 4], dilations = [2, 2]>(X, W, B)"),
     "few taps": ((2, 3, 6, 6), (5, 3, 3, 3), "Y = Conv<strides = [3, 3]>(X, W, B)"),
+    "many windows": ((1, 1, 4, 4100), (5, 1, 4, 4), "Y = Conv<strides = [4, 4]>(X, W, B)"),
     "a computed image": ((2, 3, 8, 8), (5, 3, 4, 4), "x = Abs(X) Y = Conv<strides = [4, 4]>(x, W, B)"),
 }  # fmt: skip
 
