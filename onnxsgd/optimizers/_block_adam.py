@@ -191,9 +191,10 @@ def _known_corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.
 
     In small calls they take longer than all else.
     """
-    count = t.size
-    if t.ndim != 1 or not 0 < count <= _FEW_UPDATES:
+    # the export of a step reads formulas of other things than arrays
+    if type(t) is not np.ndarray or t.ndim != 1 or not 0 < len(t) <= _FEW_UPDATES:
         return _corrections(t, beta_1, beta_2)
+    count = len(t)
     # the numbers grow by one at most
     first, last = t.item(0), t.item(-1)
     block, place = divmod(int(first), _FEW_UPDATES)

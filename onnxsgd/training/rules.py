@@ -406,7 +406,6 @@ class DescentRule:
             share=min(start.share, most),
             most=most,
             guesses=not start.is_model and self._put_back is not None,
-            sure=math.inf if self._is_regression else _SURE,
             **self._settings(),
         )
         self._state.eta = self._eta * self._descent.factor
@@ -427,6 +426,7 @@ class DescentRule:
             "n_updates": self._length * self._n_batches,
             "haste": _SPARSE_HASTE if self._is_sparse else 1.0,
             "is_open": self._is_open,
+            "sure": math.inf if self._is_regression else _SURE,
         }
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
@@ -530,7 +530,8 @@ class DescentRule:
         vars(self).update(
             _known_in(progress), **copies, _plateau=_resumed(self._plateau, progress["plateau"])
         )
-        self._descent = Descent.resumed(progress["descent"] | self._settings())
+        # fits with checkpoints make no windows on a guess
+        self._descent = Descent.resumed(progress["descent"] | self._settings() | {"guesses": False})
         self._look_ahead()
 
     def end(self) -> None:
