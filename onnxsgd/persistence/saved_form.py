@@ -208,7 +208,10 @@ def unpack(
         epoch_updates=saved.get("epoch_updates"),
         rate_memory=tuple(saved.get("rate_memory", ())),
         moments={
-            name: Moments(count, mean, squares, total, tuple(columns) or None)
+            # of dense data both counts are one object
+            name: Moments(
+                count, mean, squares, count if np.array_equal(count, total) else total, tuple(columns) or None
+            )
             for name, count, mean, squares, total, *columns in saved.get("moments", [])
         },
         missed=dict(saved.get("missed", {})),

@@ -161,12 +161,12 @@ class Program:
     stores: bool = True
     is_plain: bool = False
     #: What the parts of a stream share, from the first one on.
-    _repeated: list[RepeatedPart | None] = field(default_factory=list, init=False, compare=False, repr=False)
+    _repeated: list[RepeatedPart] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def repeated(self, state: FitState, batches: Batches) -> None:
         """Know that a part of a stream has been learned: later ones repeat it."""
-        if not self._repeated:
-            self._repeated.append(self._as_repeated(state, batches))
+        if not self._repeated and (part := self._as_repeated(state, batches)) is not None:
+            self._repeated.append(part)
 
     def _as_repeated(self, state: FitState, batches: Batches) -> RepeatedPart | None:
         """Return what later parts share with this one, which the general way learned; None: they may not."""

@@ -86,8 +86,6 @@ class RepeatedPart:
     ) -> bool:
         """Learn a part; return False if the general way is to learn it: the state is then as it was.
 
-        Random numbers that were drawn for it stay drawn.
-
         Parameters
         ----------
         program : Program
@@ -131,7 +129,7 @@ class RepeatedPart:
         runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
         buffers = StandardisedBuffers(runners.buffers, coordinates) if constants else runners.buffers
         buffers.load(after.tensors)
-        n_samples = len(weight)
+        n_samples, generator = len(weight), state.random_state.get_state(legacy=False)
         order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)
         updates = self._plan(batches, order)
         unit = output_unit(plan, after) if spec.output_weights else 1.0
@@ -140,12 +138,13 @@ class RepeatedPart:
             updates = updates.descending(numbers.used)
         losses = np.empty(len(updates.totals))
         runners.fastest.run(updates, numbers.table, losses)
-        if runners.fastest.n_done < len(losses) or not all_finite(losses):
-            return False
-        tensors = buffers.snapshot()
+        is_whole = runners.fastest.n_done == len(losses) and all_finite(losses)
+        tensors = buffers.snapshot() if is_whole else {}
         if runners.give_back is not None:
             runners.give_back()
-        if not are_finite(tensors):
+        if not is_whole or not are_finite(tensors):
+            # the general way draws the same order, and finds the last finite weights
+            state.random_state.set_state(generator)
             return False
         after.tensors = tensors
         numbers.move(after, len(losses))
