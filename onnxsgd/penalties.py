@@ -136,6 +136,8 @@ class Penalty(Settable):
     def _of_elements(self, array: np.ndarray, first: np.ndarray | None = None) -> float:
         """Return the terms that are sums over the elements of an array."""
         l1, l2, total = 0.0 if self.groups else self.l1, self.l2, 0.0
+        if not (l1 or l2):
+            return 0.0
         for rows in range(0, array.size, _BLOCK):
             wide = _block(array, rows)
             if first is not None:

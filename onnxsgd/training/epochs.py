@@ -39,7 +39,6 @@ from onnxsgd.training.state import FitState, output_unit
 
 __all__ = [
     "Epochs", "Numbers", "Runners", "are_finite", "last_finite_error", "numbers_of_epochs", "penalty_value",
-    "snapshot",
 ]  # fmt: skip
 
 #: The numbers of the state that an epoch moves.
@@ -250,7 +249,7 @@ class Epochs:
 
         def advance(n_done: int, n_whole: int) -> bool:
             """Move the state to some batches if they are finite; tell whether they are."""
-            tensors = snapshot(runners)
+            tensors = _snapshot(runners)
             known = losses[: n_whole * batches.n_batches if n_done < len(losses) else n_done]
             if not (all_finite(known) and are_finite(tensors)):
                 return False
@@ -280,7 +279,7 @@ class Epochs:
                 if limit is not None and not _mean(losses[_compared(part)]) <= limit:
                     break
                 if within.has_cuts and part.stop < len(losses):
-                    tensors = snapshot(runners)
+                    tensors = _snapshot(runners)
                     if not (are_finite(tensors) and all_finite(losses[part])):
                         break
                     runners.buffers.load(tensors)
@@ -685,7 +684,7 @@ def _restore_last_finite(
         single.run(epoch.part(part), numbers.of_part(part), loss)
         n_done = number + 1
         numbers.n_skipped += runners.n_skipped
-        tensors = snapshot(runners)
+        tensors = _snapshot(runners)
         if not math.isfinite(loss[0]) or not are_finite(tensors):
             break
         state.tensors, n_finite = tensors, n_done
@@ -704,7 +703,7 @@ def last_finite_error(state: FitState, failed_at: int, rate: float) -> Convergen
     )
 
 
-def snapshot(runners: Runners) -> Tensors:
+def _snapshot(runners: Runners) -> Tensors:
     """Return the present weights and states, without the sums and counts of one call."""
     tensors = runners.buffers.snapshot()
     for key in [key for key in tensors if key[1] in _OF_ONE_CALL]:

@@ -160,7 +160,7 @@ class Program:
     parts: Parts
     stores: bool = True
     is_plain: bool = False
-    #: What the parts of a stream share, from the first one on.
+    #: The numbers and sessions that parts of a stream share, once one of them has been learned.
     _repeated: list[RepeatedPart] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def repeated(self, state: FitState, batches: Batches) -> None:
@@ -169,7 +169,7 @@ class Program:
             self._repeated.append(part)
 
     def _as_repeated(self, state: FitState, batches: Batches) -> RepeatedPart | None:
-        """Return what later parts share with this one, which the general way learned; None: they may not."""
+        """Return a later part, given one that the general way has learned; None: that learns it too."""
         plan = self.plan
         if not self.is_plain or plan.device.keeps_data or plan.has_lengths or not repeats_parts(plan):
             return None
@@ -184,11 +184,10 @@ class Program:
             return None
         constants = coordinates.constants(state.tensors).keys()
         n_threads = resolve_threads(plan.n_threads, work)
-        rate = state.eta if plan.recipe.is_auto else None
         # of dense data they depend on the graph alone
         has_rate_scales = bool(coordinates.rate_scales)
         return RepeatedPart(
-            known, path, n_threads, tuple(constants), rate, has_rate_scales, batches.batch_size,
+            known, path, n_threads, tuple(constants), state.eta, has_rate_scales, batches.batch_size,
             batches.is_mean, batches.in_windows,
         )  # fmt: skip
 

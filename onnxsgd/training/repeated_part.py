@@ -59,8 +59,8 @@ class RepeatedPart:
         The step, the way of its updates, and its threads.
     constants : tuple of (str, str)
         The weights with constant states, and these.
-    rate : float or None
-        The rate of a stream that finds it.
+    rate : float
+        The rate of streams that find it.
     has_rate_scales : bool
         Whether the rates of some weights have factors of their own.
     batch_size : int
@@ -73,12 +73,12 @@ class RepeatedPart:
     path: Path
     n_threads: int
     constants: tuple[tuple[str, str], ...]
-    rate: float | None
+    rate: float
     has_rate_scales: bool
     batch_size: int
     is_mean: bool
     in_windows: bool
-    #: Even weights of the samples of the last part, their unit, and what an epoch makes of them.
+    #: Even weights of the samples of the last part, their unit, and those of its batches.
     _even: list[tuple[np.ndarray, float | None, Any]] = field(default_factory=list)
 
     def learn(
@@ -108,7 +108,7 @@ class RepeatedPart:
         typed = program.typed_target(target, made)
         raw = batches = Batches(
             made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows
-        )  # fmt: skip
+        )
         after = state.copy()
         if recipe.is_auto:
             renew(after, program, batches)
@@ -120,7 +120,7 @@ class RepeatedPart:
                 if plan.scaled_layer.weights:
                     add_moments(after.moments, TARGET, target, weight)
                 batches = program.standardised(batches, after.moments, after.mean_weight)
-            after.eta = self.rate if self.rate is not None else after.eta
+            after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)
         constants = coordinates.constants(after.tensors)
         if tuple(constants) != self.constants:

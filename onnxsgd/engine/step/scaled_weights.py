@@ -262,7 +262,7 @@ class _Units:
         return {id(old) for _, old, _ in self.updates} == {id(old) for old in self._after}
 
     def _of_result(self, node: ir.Node) -> _Unit | None:
-        """Return the unit of what a node computes; None if its operands have no common one."""
+        """Return the unit of the result of a node; None if its operands have no common one."""
         if node is self._product:
             error = self._of(node.inputs[0])
             return None if error is None else error * _Unit(0, 0, 1)
@@ -286,7 +286,7 @@ class _Units:
         return None
 
     def _of_product(self, node: ir.Node) -> _Unit | None:
-        """Return the unit of a product of matrices, with what it is added to."""
+        """Return the unit of a product of matrices, or of its sum with a third operand."""
         factors = node.inputs[:2]
         for value in factors:
             state = _root(value)
