@@ -344,9 +344,10 @@ def _set_label(loss: Loss, name: str) -> None:
 
 def _softplus(op: Builder, value: ir.Value) -> ir.Value:
     """Return log(1 + exp(value)), finite for every value."""
-    # Where, not Abs: a linear model starts at 0, where the derivative must be 1/2, and that of Abs is 0.
-    minus_size = op.Where(op.Greater(value, 0.0), op.Neg(value), value)
-    return op.Add(op.Relu(value), op.Log(op.Add(op.Exp(minus_size), 1.0)))
+    positive = op.Relu(value)
+    # not of Abs: a linear model starts at 0, where the derivative must be 1/2, and that of Abs is 0
+    minus_size = op.Sub(value, op.Add(positive, positive))
+    return op.Add(positive, op.Log(op.Add(op.Exp(minus_size), 1.0)))
 
 
 def _lack(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:

@@ -16,7 +16,7 @@ from onnxsgd.engine.step.linear_scan import LinearScanRunner, build_linear_scan
 from onnxsgd.engine.step.step_spec import StepSpec, is_plain_sgd
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, CrossEntropy
-from onnxsgd.optimizers import BlockAdam
+from onnxsgd.optimizers import RATE, BlockAdam
 
 __all__ = ["LinearLoop", "choose_linear_loop", "is_one_layer"]
 
@@ -123,7 +123,12 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
     scaled = dict(spec.rate_scales)
     by_output = layer.weight in scaled and max(scaled[layer.weight]) > 1
     has_table = fits_table(batches, layer.n_features)
-    return LinearBlocks(layer, by_output, optimizer.beta_1, optimizer.beta_2, optimizer.steering, has_table)
+    places = {name: place for place, name in enumerate(spec.scalars)}
+    rates = {spec.numbers_of(name, places)[RATE] for name in spec.weights}
+    return LinearBlocks(
+        layer, by_output, optimizer.beta_1, optimizer.beta_2, optimizer.steering, has_table,
+        has_one_rate=len(rates) == 1 and not spec.rate_scales,
+    )  # fmt: skip
 
 
 def _has_formula(spec: StepSpec, batches: Batches) -> bool:

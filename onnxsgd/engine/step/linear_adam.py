@@ -6,12 +6,12 @@ mean of squares over a block is a product with a constant matrix, which also spr
 
     z = [x, 1] [W | b]^T,   G = gradient^T [g x, g]
     M = beta_1 M + G,       V = beta_2 V + G^2 A,   s = sqrt(V)
-    [W | b] = [W | b] - (r eta M + eta l2 [W | b]) / (s + eta l2)
+    [W | b] = [W | b] - (M + p [W | b]) / (s / (r eta) + p),   p = l2 / r
 
-where g is the weight of a sample, A the matrix of means, r the factor of the first moment; r eta and eta l2
-have a number for each column, and are computed for all updates at once. Where the rate is steered, the same
-product takes the means of M G and of M^2, and s is divided by the factor that follows. The graph also gathers
-the rows of the batches, from a table of all data where that is small.
+where g is the weight of a sample, A the matrix of means, r the factor of the first moment. The pull p has a
+number for each column. Where the rate is steered, the same product takes the means of M G and of M^2, and s
+is divided by the factor that follows. The graph also gathers the rows of the batches, from a table of all
+data where that is small.
 
 Without a gradient so far, V = 0, penalties move nothing either, but s = 0 would divide zero by zero. V begins
 as the least number that decay leaves above zero, which keeps weights of zero, and weights without a penalty.
@@ -30,7 +30,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.data.masks import is_any
+from onnxsgd.data.masks import are_all, is_any
 from onnxsgd.data.row_tables import as_array
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
 from onnxsgd.engine.step.deferred_losses import add_losses, declare
@@ -82,6 +82,8 @@ class LinearBlocks:
         The decay rates of the moments, and the largest change of the logarithm of a factor; 0: none.
     has_table : bool
         Whether the graph gathers the rows of batches; otherwise it is given them.
+    has_one_rate : bool
+        Whether coefficients and intercepts of all outputs have one rate.
     """
 
     layer: LinearLayer
@@ -90,6 +92,7 @@ class LinearBlocks:
     beta_2: float
     steering: float
     has_table: bool
+    has_one_rate: bool
 
     @property
     def states(self) -> dict[str, str]:
@@ -100,6 +103,11 @@ class LinearBlocks:
     def n_rows(self) -> int:
         """The rows of the second moment."""
         return self.layer.n_outputs if self.by_output else 1
+
+    @property
+    def shape_of_rates(self) -> tuple[int, int]:
+        """The shape of the rates of an update."""
+        return (1, 1) if self.has_one_rate else (self.n_rows, self.layer.width)
 
     def means(self, dtype: np.dtype[Any]) -> np.ndarray:
         """Return the matrix that takes the means over blocks, of shape [width, width]."""
@@ -122,8 +130,9 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     of the same shape if the rate is steered; `table` [n, width] and `targets` [n, n_outputs]; `rows`
     [n_batches, batch_size], if the graph gathers them from the table, otherwise the table has one row for
     each place; `factors` [n_batches, batch_size, width], which multiply the rows for the gradient;
-    `sample_weight` [n_batches, batch_size]; `eta` [n_batches, n_rows, width]; `decay` of the same shape for a
-    layer with a penalty.
+    `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta), [n_batches, n_rows, width], or
+    [n_batches, 1, 1] for one rate; for a layer with a penalty `pull` [n_batches, 1, 1] and `penalty_scale`
+    [1, width], whose product is p.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches].
 
     Parameters
@@ -143,6 +152,8 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     table, targets = tensor("table", None, layer.width), tensor("targets", None, n_outputs)
     factors, weight = tensor("factors", None, size, layer.width), tensor("sample_weight", None, size)
     rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
+    inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
+    pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
         if blocks.has_table:
@@ -151,16 +162,14 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
             forward = op.Reshape(table, [-1, size, layer.width])
             target = op.Reshape(targets, [-1, size, n_outputs])
         backward = op.Mul(forward, factors)
+        pulls = [op.Mul(pull, penalty_scale)] if layer.is_penalised else []
     for made, width in ((forward, layer.width), (backward, layer.width), (target, n_outputs)):
         made.type, made.shape = type_, ir.Shape([None, size, width])
     body = _body(blocks, dtype, opsets)
-    n_states = len(blocks.states)
-    states, numbers = body.inputs[:n_states], body.inputs[n_states + 2 :][: 2 if layer.is_penalised else 1]
-    scanned = layer.scanned(target)
+    states = body.inputs[: len(blocks.states)]
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
-    given = [declare(str(v.name).removeprefix("update/"), v, stacked=True) for v in numbers]
-    stacked = [forward, backward, *given, *scanned]
+    stacked = [forward, backward, inverse_rate, *pulls, *layer.scanned(target)]
     score = tensor("scores", None, size, n_outputs)
     graph.append(
         new_node("Scan", [*first, *stacked], [*last, score], {"body": body, "num_scan_inputs": len(stacked)})
@@ -170,8 +179,11 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     for node in list(graph):
         widen_scalars(graph, node)
     graph.inputs.extend(
-        [*first, table, targets, *([rows] if blocks.has_table else []), factors, weight, *given]
-    )
+        [
+            *first, table, targets, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
+            *([pull, penalty_scale] if layer.is_penalised else []),
+        ]
+    )  # fmt: skip
     graph.outputs.extend([*last, losses])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
@@ -187,10 +199,10 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
     weights, first = value("weights", n_outputs, width), value("first_moment", n_outputs, width)
     of_blocks = [value(name, n_rows, width) for name in list(blocks.states)[2:]]
     forward, backward = value("forward", size, width), value("backward", size, width)
-    eta, decay = value("eta", n_rows, width), value("decay", n_rows, width)
+    inverse_rate, pull = value("inverse_rate", *blocks.shape_of_rates), value("pull", 1, width)
     target = layer.scanned(value("target", size, n_outputs))
-    decays = [decay] if layer.is_penalised else []
-    inputs = [weights, first, *of_blocks, forward, backward, eta, *decays, *target]
+    pulls = [pull] if layer.is_penalised else []
+    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         score = op.Gemm(forward, weights, transB=1)
@@ -202,13 +214,15 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
         size_of_gradient = op.Sqrt(new_second)
         for factor in new_factors:
             size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-        if layer.is_penalised:
-            step = op.Add(op.Mul(eta, new_first), op.Mul(decay, weights))
-            step = op.Div(step, op.Add(size_of_gradient, decay))
+        pulled = op.Add(new_first, op.Mul(weights, pull)) if pulls else new_first
+        if pulls and blocks.has_one_rate:
+            # of one number: a product takes less time than two operators
+            divisor = op.Gemm(inverse_rate, size_of_gradient, pull)
         else:
-            step = op.Mul(new_first, op.Div(eta, size_of_gradient))
+            divisor = op.Mul(size_of_gradient, inverse_rate)
+            divisor = op.Add(divisor, pull) if pulls else divisor
         # a difference: steps below the last digit of a weight leave it as it is
-        new = op.Sub(weights, step)
+        new = op.Sub(weights, op.Div(pulled, divisor))
         updated = [new, new_first, *new_blocks]
         for made, like in zip(updated, inputs, strict=False):
             made.type, made.shape = type_, like.shape
@@ -300,12 +314,11 @@ class LinearAdamRunner:
             for name, column in columns.items()
             if name is not None
         ]
-        _, _, place = self._rates[0]
-        is_even = all(other == place for _, _, other in self._rates) and not spec.rate_scales
-        if layer.intercept is not None and is_even:
-            # one copy takes less time than two
-            self._rates = [(layer.weight, slice(0, layer.n_features + 1), place)]
+        if blocks.has_one_rate:
+            _, _, place = self._rates[0]
+            self._rates = [(layer.weight, slice(None), place)]
         itemsize = np.dtype(dtype_of(session.get_outputs()[0])).itemsize
+        self._least_rate = float(np.finfo(dtype_of(session.get_outputs()[0])).tiny)
         nbytes = itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
         longest = int(math.log(_LEAST_SHARE) / math.log(blocks.beta_2))
         self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, longest))
@@ -384,18 +397,19 @@ class LinearAdamRunner:
 
     def _fill_rates(self, call: _Call, present: Tensors, scalars: np.ndarray) -> None:
         """Copy the numbers of the updates, with those of each column of the weights."""
-        layer, eta = self._blocks.layer, call.arrays["eta"]
-        factor = scalars[:, self._momentum_rate]
+        factor, inverse = scalars[:, self._momentum_rate], call.arrays["inverse_rate"]
         for name, column, place in self._rates:
             rate = (scalars[:, place] * factor)[:, None, None]
             scale = present.get((name, RATE_SCALE))
-            eta[..., column] = rate if scale is None else rate * scale.reshape(1, -1, 1)
-        if layer.is_penalised:
-            decay = (scalars[:, self._decay] / factor)[:, None, None]
-            scale = present.get((layer.weight, PENALTY_SCALE))
-            decay = decay if scale is None else decay * scale.reshape(1, 1, -1)
-            features = slice(0, layer.n_features)
-            np.multiply(eta[..., features], decay, out=call.arrays["decay"][..., features])
+            rate = rate if scale is None else rate * scale.reshape(1, -1, 1)
+            moves = rate > self._least_rate
+            if are_all(moves):
+                np.reciprocal(rate, out=inverse[..., column], casting="same_kind")
+            else:
+                # steps at a rate of zero are zero
+                inverse[..., column] = np.divide(1.0, rate, where=moves, out=np.full_like(rate, np.inf))
+        if self._blocks.layer.is_penalised:
+            np.divide(scalars[:, self._decay], factor, out=call.arrays["pull"][:, 0, 0], casting="same_kind")
 
 
 class _Call:
@@ -425,7 +439,8 @@ class _Call:
             if not (blocks.has_table and value.name in _TABLES)
         }
         # columns of no weights have no gradient
-        self.arrays["second_moment"][...] = 1
+        for name in ("second_moment", "inverse_rate"):
+            self.arrays[name][...] = 1
         # an array without axes: operations on few numbers take twice the time with one of Python
         dtype = self.arrays["second_moment"].dtype
         self._floor = np.array(_FLOOR * float(np.finfo(dtype).tiny), dtype)
@@ -442,6 +457,9 @@ class _Call:
             bind(self._binding.bind_output, name, array, array.shape)
         if layer.folds_target:
             self.arrays["weights"][:, layer.n_features + 1] = 1
+        if layer.is_penalised:
+            # the intercept has no penalty
+            self.arrays["penalty_scale"][:, : layer.n_features] = 1
         #: The copies from each set of the buffers before a run, and to the other one after it.
         self._copies = [
             (self._inputs(given), self._outputs(given, following))
@@ -452,7 +470,10 @@ class _Call:
         """Return the copies of the present weights and states into the inputs."""
         states = self._blocks.states.items()
         copies = [self._blocks.layer.packing(given, kind, self.arrays[name]) for name, kind in states]
-        return [copy for of_state in copies for copy in of_state]
+        layer, scales = self._blocks.layer, list[tuple[np.ndarray, np.ndarray]]()
+        if (scale := given.get((layer.weight, PENALTY_SCALE))) is not None:
+            scales.append((self.arrays["penalty_scale"][0, : layer.n_features], scale.reshape(-1)))
+        return [*(copy for of_state in copies for copy in of_state), *scales]
 
     def _outputs(self, given: Tensors, following: Tensors) -> Copies:
         """Return the copies of the new weights and states out of the outputs, and those of the others."""

@@ -1,4 +1,4 @@
-"""Products of tensors of more than two axes with a matrix, written with their bias as one Gemm."""
+"""Products with a matrix, written with their bias as one Gemm."""
 
 import numpy as np
 import onnx
@@ -10,12 +10,18 @@ from onnxsgd.graph.model import to_ir, to_proto
 
 #: The nodes, the shapes of X, W and B.
 WRITTEN = {
+    "a table": ("P = MatMul(X, W) Y = Add(P, B)", (3, 4), (4, 5), (5,)),
+    "a table, and a row": ("P = MatMul(X, W) Y = Add(B, P)", (3, 4), (4, 5), (1, 5)),
+    "a table of one row": ("P = MatMul(X, W) Y = Add(P, B)", (1, 4), (4, 5), (1, 5)),
     "three axes": ("P = MatMul(X, W) Y = Add(P, B)", (2, 3, 4), (4, 5), (5,)),
     "four axes": ("P = MatMul(X, W) Y = Add(B, P)", (2, 3, 2, 4), (4, 5), (5,)),
     "one column": ("P = MatMul(X, W) Y = Add(P, B)", (2, 3, 4), (4, 1), (1,)),
 }
 KEPT = {
-    "a table": ("P = MatMul(X, W) Y = Add(P, B)", (3, 4), (4, 5), (5,)),
+    "a table for each element": ("P = MatMul(X, W) Y = Add(P, B)", (3, 4), (4, 5), (3, 5)),
+    "a column": ("P = MatMul(X, W) Y = Add(P, B)", (3, 4), (4, 5), (3, 1)),
+    "a table and a number": ("P = MatMul(X, W) Y = Add(P, B)", (3, 4), (4, 5), (1, 1)),
+    "a row beside three axes": ("P = MatMul(X, W) Y = Add(P, B)", (2, 3, 4), (4, 5), (1, 5)),
     "a number": ("P = MatMul(X, W) Y = Add(P, B)", (2, 3, 4), (4, 5), (1,)),
     "a row of each sample": ("P = MatMul(X, W) Y = Add(P, B)", (2, 3, 4), (4, 5), (2, 1, 5)),
     "a matrix for each sample": ("P = MatMul(X, W) Y = Add(P, B)", (2, 3, 4), (2, 4, 5), (5,)),
