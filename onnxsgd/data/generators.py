@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from sklearn.utils import check_random_state
 
-__all__ = ["copied", "make_generator", "restored", "seeded", "words"]
+__all__ = ["copied", "make_generator", "position", "put_back", "restored", "seeded", "words"]
 
-#: The length of the state of the Mersenne twister.
+#: The length of the state of the Mersenne twister, and the bytes of it and of the place in it.
 _N_WORDS = 624
+_N_BYTES = 4 * _N_WORDS + ctypes.sizeof(ctypes.c_int)
 
 
 class _Zeros(ISeedSequence):
@@ -53,6 +55,40 @@ def words(generator: np.random.RandomState, count: int) -> np.ndarray:
     """
     drawn: np.ndarray = generator._bit_generator.random_raw(count)
     return drawn
+
+
+def position(generator: np.random.RandomState) -> Any:
+    """Return the place of a generator in its sequence, for :func:`put_back`.
+
+    The words are copied as bytes: ``get_state``, which reads them one by one, takes forty times as long, a
+    tenth of a small ``partial_fit``. Normal numbers drawn ahead are left out: nothing here draws those.
+    """
+    return _copied_words(generator) if _are_words_plain() else generator.get_state(legacy=False)
+
+
+def put_back(generator: np.random.RandomState, place: Any) -> None:
+    """Let a generator draw again what it drew after :func:`position`."""
+    if isinstance(place, bytes):
+        bits = generator._bit_generator
+        with bits.lock:
+            ctypes.memmove(bits.ctypes.state_address, place, _N_BYTES)
+    else:
+        generator.set_state(place)
+
+
+def _copied_words(generator: np.random.RandomState) -> bytes:
+    bits = generator._bit_generator
+    with bits.lock:
+        return ctypes.string_at(bits.ctypes.state_address, _N_BYTES)
+
+
+@cache
+def _are_words_plain() -> bool:
+    """Tell whether the memory of a generator is its words and its place, as in all numpy so far."""
+    generator = seeded(1)
+    words(generator, 3)
+    _, known, place, *_ = generator.get_state(legacy=True)
+    return _copied_words(generator) == known.tobytes() + bytes(ctypes.c_int(place))
 
 
 def restored(state: Sequence[Any]) -> np.random.RandomState:

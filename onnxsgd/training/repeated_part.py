@@ -13,6 +13,7 @@ import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.moments import add_moments, quiet_squares
+from onnxsgd.data.generators import position, put_back
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import all_finite
@@ -129,7 +130,7 @@ class RepeatedPart:
         runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
         buffers = StandardisedBuffers(runners.buffers, coordinates) if constants else runners.buffers
         buffers.load(after.tensors)
-        n_samples, generator = len(weight), state.random_state.get_state(legacy=False)
+        n_samples, place = len(weight), position(state.random_state)
         order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)
         updates = self._plan(batches, order)
         unit = output_unit(plan, after) if spec.output_weights else 1.0
@@ -144,7 +145,7 @@ class RepeatedPart:
             runners.give_back()
         if not is_whole or not are_finite(tensors):
             # the general way draws the same order, and finds the last finite weights
-            state.random_state.set_state(generator)
+            put_back(state.random_state, place)
             return False
         after.tensors = tensors
         numbers.move(after, len(losses))
