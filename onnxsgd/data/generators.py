@@ -87,8 +87,8 @@ def _are_words_plain() -> bool:
     """Tell whether the memory of a generator is its words and its place, as in all numpy so far."""
     generator = seeded(1)
     words(generator, 3)
-    _, known, place, *_ = generator.get_state(legacy=True)
-    return _copied_words(generator) == known.tobytes() + bytes(ctypes.c_int(place))
+    state: Any = generator.get_state(legacy=False)["state"]
+    return _copied_words(generator) == state["key"].tobytes() + bytes(ctypes.c_int(state["pos"]))
 
 
 def restored(state: Sequence[Any]) -> np.random.RandomState:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxsgd._records import record
-from onnxsgd.data.moments import add_moments, quiet_squares
 from onnxsgd.data.generators import position, put_back
+from onnxsgd.data.moments import add_moments, quiet_squares
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import all_finite

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from onnxsgd.data.generators import make_generator, restored, seeded, words
+from onnxsgd.data import generators
+from onnxsgd.data.generators import make_generator, position, put_back, restored, seeded, words
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
@@ -22,6 +23,21 @@ def test_words_are_the_draws_of_numpy() -> None:
         np.testing.assert_array_equal(words(ours, count), numpys.randint(0, 1 << 32, count, np.uint32))
         # a normal number takes two words, and keeps a second number for later
         np.testing.assert_array_equal(ours.normal(size=3), numpys.normal(size=3))
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_generator_goes_back(is_plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over the end of its words, whether or not its memory is read."""
+    assert generators._are_words_plain()
+    monkeypatch.setattr(generators, "_are_words_plain", lambda: is_plain)
+    ours, numpys = seeded(5), np.random.RandomState(5)
+    for count in (1, 600, 700):
+        words(ours, 3)
+        numpys.randint(0, 1 << 32, 3, np.uint32)
+        place = position(ours)
+        words(ours, count)
+        put_back(ours, place)
+        np.testing.assert_array_equal(words(ours, 40), numpys.randint(0, 1 << 32, 40, np.uint32))
 
 
 def test_a_seed_gives_equal_generators_which_are_not_shared() -> None:

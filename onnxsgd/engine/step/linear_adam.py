@@ -317,9 +317,10 @@ class LinearAdamRunner:
         if blocks.has_one_rate:
             _, _, place = self._rates[0]
             self._rates = [(layer.weight, slice(None), place)]
-        itemsize = np.dtype(dtype_of(session.get_outputs()[0])).itemsize
-        self._least_rate = float(np.finfo(dtype_of(session.get_outputs()[0])).tiny)
-        nbytes = itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
+        dtype: Any = dtype_of(session.get_outputs()[0])
+        #: Rates below this one have no inverse in this type.
+        self._least_rate = float(np.finfo(dtype).tiny)
+        nbytes = np.dtype(dtype).itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
         longest = int(math.log(_LEAST_SHARE) / math.log(blocks.beta_2))
         self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, longest))
         self._calls: dict[int, _Call] = {}

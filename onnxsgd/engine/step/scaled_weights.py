@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import is_steep_mask
 from onnxsgd.engine.step.joined_intercepts import plain_sum
+from onnxsgd.engine.step.weight_decay import decay_of, undecayed
 from onnxsgd.graph.nodes import attribute, constant, is_fixed_float32, shape_of
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class _Units:
             if value not in skipped:
                 if not is_fixed_float32(value):
                     return False
-                self.known[value] = _Unit(0, 1)
+                self.known[value] = _Unit(0, 1) if decay_of(value) is None else _NONE
         for node in graph:
             unit = self._of_result(node)
             if unit is None or len(node.outputs) != 1:
@@ -276,6 +277,9 @@ class _Units:
             return self._of(node.inputs[0]) or (_PENDING if state in self._after else None)
         if node.op_type not in ("Mul", "Sub"):
             return None
+        if undecayed(node.outputs[0]) is not node.outputs[0]:
+            # of a weight, whose unit the layer tells
+            return _PENDING
         first, second = (self._of(value) for value in node.inputs)
         if node.op_type == "Mul" and first is not None and second is not None:
             return first * second
@@ -303,10 +307,11 @@ class _Units:
             return unit
         if attribute(node, "beta", 1.0) != 1.0:
             return None
-        if added in self._after and plain_sum(self._after[added], added) is node and added in self.known:
-            self.updates.append((node, added, unit.unit))
+        old = undecayed(added)
+        if old in self._after and old in self.known and plain_sum(self._after[old], added) is node:
+            self.updates.append((node, old, unit.unit))
             self.are_of_rows &= unit.rows == 2
-            return self.known[added] if unit.rates == 1 else None
+            return self.known[old] if unit.rates == 1 else None
         self.are_of_rows = False
         state = _root(added)
         if state is not None and self._is_new(state):

@@ -30,6 +30,7 @@ from onnxsgd.engine.step.met_taps import MetTaps, carry_met_taps
 from onnxsgd.engine.step.scaled_weights import MOST_ROWS, is_in_range, scale_weights
 from onnxsgd.engine.step.taps_first import TapsFirst, carry_taps_first
 from onnxsgd.engine.step.transposed_tables import Transposed, carry_transposed
+from onnxsgd.engine.step.weight_decay import decay_of, factor_decay, shares_of_batches
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.nodes import shape_of
@@ -103,6 +104,7 @@ def build_scaled_epoch(
     targets = next(value for value in body.inputs if value.name == step.target)
     carried = reduce_to_updates(model, step)
     _add_prefix(body)
+    scalars = {f"{_PREFIX}{name}" for name in step.scalars.values()}
     graph = ir.Graph([], [], nodes=[], opset_imports=dict(body.opset_imports), name="epoch")
     first = [declare(f"first/{old.name}", old) for old, _ in carried]
     last = [declare(f"last/{old.name}", old) for old, _ in carried]
@@ -115,6 +117,7 @@ def build_scaled_epoch(
         with appending(graph) as op:
             before[index] = of_weight.taken(op, first[index])
         after[index] = declare(f"last/{carried[index][0].name}", carried[index][0])
+    factor_decay(body, carried, [value for value in body.inputs if value.name in scalars])
     joined = add_constant_units(body, carried, join_intercepts(body, carried))
     update_early(body)
     for table in joined:
@@ -129,12 +132,18 @@ def build_scaled_epoch(
         pairs = [pair for index, pair in enumerate(carried) if index not in apart]
         scaled = scale_weights(body, pairs, targets, factor, only_rows=ScaledForm.OF_ALL not in scaled_forms)
     sliced = [value for value in body.inputs if value not in dict(carried)]
-    stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in sliced}
+    given = [decay_of(value) or value for value in sliced]
+    stacked = {value: declare(f"all/{value.name}", value, stacked=True) for value in given}
+    with appending(graph) as op:
+        of_batches = {
+            value: stacked[value] if decay is value else shares_of_batches(op, value, stacked[decay])
+            for value, decay in zip(sliced, given, strict=True)
+        }
     raw_prediction = declare("all/raw_prediction", body.outputs[-1], stacked=True)
     attributes = {"body": body, "num_scan_inputs": len(sliced)}
     further: list[ir.Value] = []
     if scaled is None or factor is None:
-        graph.append(new_node("Scan", [*old, *stacked.values()], [*new, raw_prediction], attributes))
+        graph.append(new_node("Scan", [*old, *of_batches.values()], [*new, raw_prediction], attributes))
     else:
         further.append(declare(f"all/{factor.name}", factor, stacked=True))
         with appending(graph) as op:
@@ -142,7 +151,7 @@ def build_scaled_epoch(
             scaled.scale_sums(op, powers)
             begun = scaled.in_units(op, powers, old)
             targets_in_units = powers.times(op, scaled.of_predictions, stacked[targets])
-        rows_in_units = [targets_in_units if value is targets else stacked[value] for value in sliced]
+        rows_in_units = (of_batches | {targets: targets_in_units}).values()
         ended = [declare(f"units/{value.name}", value) for value in new]
         predicted = declare("units/raw_prediction", body.outputs[-1], stacked=True)
         graph.append(new_node("Scan", [*begun, *rows_in_units], [*ended, predicted], attributes))

@@ -36,9 +36,19 @@ def test_forms(monkeypatch):
     assert _form(make_spec(**_OF_SQUARES, batch_size=33)) is None
 
 
-@pytest.mark.parametrize("options", [*NOT_PLAIN.values(), {**PLAIN, "weights": ("W1", "W2", "b2")}])
+_OTHERS = [options for name, options in NOT_PLAIN.items() if name != "l2"]
+
+
+@pytest.mark.parametrize("options", [*_OTHERS, {**PLAIN, "weights": ("W1", "W2", "b2")}])
 def test_other_updates_have_no_form(options):
     assert _form(make_spec(**{"loss": SquaredError(), **options})) is None
+
+
+def test_decay_has_units_where_rows_have_one_rate():
+    """Intercepts stay apart, as decay spares them."""
+    spec = make_spec(loss=SquaredError())
+    assert _form(spec) is ScaledForm.OF_ALL
+    assert _form(spec, 20, [ScaledForm.OF_ROWS]) is None
 
 
 def test_other_losses_have_no_form():
