@@ -24,12 +24,14 @@ _BOLD, _GROWTH = 1 / 1600, 1.5
 #: Training continues after a decay whose last window gained this many times the gain that counts: networks on
 #: few samples overfit with smaller ones.
 _STILL = 100.0
-#: The fewest windows of the decay, and its shape: the exponent of the share of it that is left. With four
-#: windows linear models make up to 0.15 fewer updates, and end at higher objectives.
-_SHORTEST_DECAY, _SHAPE = 6, 1.5
+#: The shape of the decay: the exponent of the share of it that is left.
+_SHAPE = 1.5
 #: The short windows that are made before the next decision while the rate grows. With three, a rate that grew
 #: too early is undone more often.
 _GROWING = 2
+#: The updates of windows that are made at once where each of them could begin the decay: a call takes as long
+#: as some 24 updates.
+_AT_ONCE = 24
 #: The share of the windows so far that the decay has.
 _DECAY = 1 / 3
 #: The share of the windows after which the decay begins at the latest.
@@ -83,6 +85,8 @@ class Descent:
         caller asks :meth:`bears_out` before the windows are judged, and makes them anew where that is wrong.
     sure : float
         The same after a window whose gain is so many times the one that raises the rate.
+    shortest_decay : int
+        The fewest windows of the decay.
 
     Attributes
     ----------
@@ -106,6 +110,7 @@ class Descent:
     is_open: bool = False
     guesses: bool = False
     sure: float = math.inf
+    shortest_decay: int = 6
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -173,7 +178,8 @@ class Descent:
     def n_ahead(self) -> int:
         """The windows up to the next decision.
 
-        All that are left of a decay. If windows are short, those that begin one if none of them gains; while
+        All that are left of a decay. If windows are short, those that begin one if none of them gains, or a
+        few if any of them may; while
         the rate grows two, the second at the rate that the first leads to if it gains as much, and on a guess
         those of the decision after it too. Else one.
         """
@@ -182,7 +188,8 @@ class Descent:
                 return self._n_before + _GROWING
             if self._n_done == 0 or self.tol is None:
                 return 1
-            wanted = _GROWING if self._may_grow else self.patience - self._n_idle
+            at_once = _AT_ONCE // self.n_updates if self.patience == 1 else self.patience - self._n_idle
+            wanted = _GROWING if self._may_grow else at_once
             most = min(_TOGETHER // self.n_updates, math.ceil(_LATEST_DECAY * self.n_windows) - self._n_done)
             return max(1, min(wanted, most))
         number, length = self._decay
@@ -275,7 +282,7 @@ class Descent:
     def _converge(self) -> None:
         self.has_converged = True
         if self._decay is None:
-            length = max(_SHORTEST_DECAY, int(_DECAY * self._n_done))
+            length = max(self.shortest_decay, int(_DECAY * self._n_done))
             self._decay = (1, max(0, min(length, self.n_windows - self._n_done)))
             self.has_ended = self._decay[1] == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Protocol, TypedDict
 
@@ -21,7 +21,15 @@ from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.mixed_precision import LEAST_SCALE, LOSS_SCALE, SCALER, SKIPPED
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE, numbered
-from onnxsgd.engine.step.update import AVERAGE_RATE, GRADIENT_SUM, IS_LAST, L1_TOTAL, START, average_rate
+from onnxsgd.engine.step.update import (
+    AVERAGE_RATE,
+    GRADIENT_SUM,
+    IS_LAST,
+    L1_TOTAL,
+    START,
+    WEIGHT,
+    average_rate,
+)
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import L1_STRENGTH, RATE
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
@@ -99,6 +107,9 @@ class Runners:
     skipped : callable or None
         Returns the number of updates that the last call to the fastest runner skipped, as their gradients
         were not finite in 16 bits; None: it skips none.
+    squares : callable or None
+        Returns the sums of squares of all weights with a penalty, which is l2, after each of so many epochs
+        that the last call to the fastest runner made, or None where they are not known; None: they never are.
     """
 
     buffers: Buffers
@@ -107,10 +118,11 @@ class Runners:
     give_back: Callable[[], None] | None = None
     is_sparse: bool = False
     skipped: Callable[[], int] | None = None
+    squares: Callable[[int], np.ndarray | None] | None = None
 
     def with_buffers(self, buffers: Buffers) -> Runners:
         """Return the same runners, whose weights are seen in another way."""
-        return Runners(buffers, self.fastest, self.single, self.give_back, self.is_sparse, self.skipped)
+        return replace(self, buffers=buffers)
 
     @property
     def n_skipped(self) -> int:
@@ -242,7 +254,7 @@ class Epochs:
             updates = updates.descending(numbers.of_batches(numbers.used))
         losses = np.empty(len(updates.totals))
         losses.fill(math.nan)
-        n_before = within.begin(losses)
+        n_before, first = within.begin(losses), state.tensors
 
         def n_whole(n_done: int) -> int:
             return n_done // batches.n_batches if count else 0
@@ -262,7 +274,7 @@ class Epochs:
             """Record the objectives and the rates of whole epochs."""
             if count:
                 objectives = updates.mean_losses(losses, count)[:n_whole]
-                objectives = objectives + penalty_value(plan, state, state.weights())
+                objectives = objectives + self._penalties(n_whole, first)
                 state.record(objectives, state.factor * numbers.last_rates(count)[:n_whole])
 
         try:
@@ -307,6 +319,23 @@ class Epochs:
         if not count:
             within.add(updates, losses)
         return True
+
+    def _penalties(self, n_epochs: int, first: Tensors) -> float | np.ndarray:
+        """Return the penalty after each of the last epochs, which `first` are the weights before.
+
+        Where the weights between two of them are not known, penalties are taken to move evenly.
+        """
+        plan, state, squares = self._plan, self._state, self._runners.squares
+        if n_epochs > 1 and squares is not None:
+            known = squares(n_epochs)
+            if known is not None:
+                ((penalty, _),) = plan.strengths
+                return known * (0.5 * (penalty.l2 or 0.0))
+        last = penalty_value(plan, state, state.weights())
+        if n_epochs < 2 or not plan.penalties:
+            return last
+        weights = {name: array for (name, kind), array in first.items() if kind == WEIGHT}
+        return np.linspace(penalty_value(plan, state, weights), last, n_epochs + 1)[1:]
 
     def progress(self) -> Progress:
         """Return the orders of the samples that are drawn, but not used yet."""

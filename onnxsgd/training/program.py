@@ -487,12 +487,14 @@ class Program:
         tensors: Mapping[tuple[str, str], np.ndarray],
     ) -> Runners:
         """Return the runners of a compiled step on these data, which make the updates in the given way."""
-        taken, linear = idle.take(batches, tensors), path.linear
+        taken, linear, squares = idle.take(batches, tensors), path.linear, None
         if linear is None:
             fastest: Any = taken.loop if path.is_loop else taken.single
         else:
             fastest = linear.runner(partial(self._linear_session, linear, known, n_threads), taken, batches)
-        return Runners(taken.buffers, fastest, lambda: taken.single, partial(idle.give_back, taken))
+            squares = None if linear.blocks is None else fastest.squares
+        give_back = partial(idle.give_back, taken)
+        return Runners(taken.buffers, fastest, lambda: taken.single, give_back, squares=squares)
 
     def _linear_session(self, linear: LinearLoop, known: KnownStep, n_threads: int) -> Any:
         """Return the session of the short loop of a linear model."""

@@ -22,7 +22,7 @@ class Problem:
 
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
-        is_linear=True, put_back=None, **stopping
+        is_linear=True, put_back=None, is_regression=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -37,6 +37,7 @@ class Problem:
             score,
             is_linear=is_linear,
             put_back=put_back,
+            is_regression=is_regression,
         )
         if begins:
             self.rule.begin()
@@ -191,10 +192,13 @@ def test_a_model_without_an_objective_is_refused_though_a_constant_has_one():
         problem.rule.begin()
 
 
-@pytest.mark.parametrize(("is_linear", "length"), [(True, 3), (False, 4)])
-def test_a_window_has_a_few_updates_at_least(is_linear, length):
+@pytest.mark.parametrize(
+    ("is_linear", "is_regression", "length", "n_windows"),
+    [(True, True, 3, 2), (True, False, 3, 1), (False, False, 4, 2)],
+)
+def test_a_window_has_a_few_updates_at_least(is_linear, is_regression, length, n_windows):
     """12 for a linear model, else 16."""
-    problem = Problem(n_batches=5, is_linear=is_linear)
+    problem = Problem(n_batches=5, is_linear=is_linear, is_regression=is_regression)
     assert problem.rule.n_epochs == length
     for _ in range(length - 1):
         problem.move(3.0)
@@ -202,17 +206,24 @@ def test_a_window_has_a_few_updates_at_least(is_linear, length):
     assert problem.rule.n_epochs == 1
     problem.move(3.0)
     assert problem.state.tensors[KEY] == 1.0
-    assert problem.rule.n_epochs == 2 * length
+    assert problem.rule.n_epochs == n_windows * length
 
 
 @pytest.mark.parametrize(
-    ("n_batches", "is_linear", "n_idle"), [(31, True, 3), (32, True, 4), (31, False, 4), (4, True, 2)]
-)
-def test_a_linear_model_with_few_updates_waits_for_a_gain_for_a_third_of_n_iter_no_change(
-    n_batches, is_linear, n_idle
-):
-    """Other models wait for a half of these epochs, and all for two windows."""
-    problem = Problem(n_batches=n_batches, is_linear=is_linear, n_iter_no_change=8)
+    ("n_batches", "is_linear", "is_regression", "n_idle"),
+    [
+        (31, True, True, 3), (31, True, False, 2), (32, True, True, 4), (32, True, False, 4),
+        (31, False, False, 4), (4, True, True, 2), (4, True, False, 1),
+    ],
+)  # fmt: skip
+def test_patience_is_a_share_of_n_iter_no_change(n_batches, is_linear, is_regression, n_idle):
+    """A half; with few updates a third for linear regressors, and a fifth for linear classifiers.
+
+    These wait for a window at least, the others for two.
+    """
+    problem = Problem(
+        n_batches=n_batches, is_linear=is_linear, is_regression=is_regression, n_iter_no_change=8
+    )
     n_windows = 0
     while not problem.rule._descent.is_decaying:
         for _ in range(problem.rule.n_epochs):
@@ -220,6 +231,26 @@ def test_a_linear_model_with_few_updates_waits_for_a_gain_for_a_third_of_n_iter_
         n_windows += 1
         assert n_windows < 10
     assert problem.rule._descent._n_done == n_idle
+
+
+@pytest.mark.parametrize(("is_regression", "n_epochs"), [(True, 12), (False, 10)])
+def test_a_linear_classifier_with_few_updates_has_a_shorter_decay(is_regression, n_epochs):
+    problem = Problem(n_batches=8, is_regression=is_regression)
+    while not problem.rule._descent.is_decaying:
+        problem.move(0.9)
+    assert problem.rule.n_epochs == n_epochs
+
+
+def test_short_windows_of_a_classifier_are_made_two_by_two():
+    """A call takes as long as 24 updates: so many are made at once where each window could be the last."""
+    problem = Problem(n_batches=12)
+    problem.move(0.9999)
+    assert problem.rule._descent.is_decaying
+    problem = Problem(n_batches=12)
+    problem.move(0.8)
+    while problem.rule._descent._may_grow:
+        problem.move(float(problem.state.tensors[KEY]) * 0.997)
+    assert problem.rule.n_epochs == 2
 
 
 def test_gains_of_a_few_updates_raise_the_rate_of_a_linear_model():
@@ -313,7 +344,7 @@ def test_noise_at_the_beginning_of_a_decay_undoes_it_only_if_it_lasts(is_single,
 
 def test_fewer_epochs_may_be_left_than_a_decay_has():
     """A window of the decay was undone, and its other epochs are spent."""
-    problem = Problem(n_batches=8, max_iter=22)
+    problem = Problem(n_batches=8, max_iter=22, is_regression=True)
     for _ in range(6):
         problem.move(0.9)
     assert problem.rule.n_epochs == 12

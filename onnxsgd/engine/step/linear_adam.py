@@ -133,7 +133,8 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta), [n_batches, n_rows, width], or
     [n_batches, 1, 1] for one rate; for a layer with a penalty `pull` [n_batches, 1, 1] and `penalty_scale`
     [1, width], whose product is p.
-    Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches].
+    Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
+    a penalty `steps` [n_batches, n_outputs, width], which are subtracted from the weights.
 
     Parameters
     ----------
@@ -171,9 +172,9 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     last = [declare(f"new_{value.name}", value) for value in first]
     stacked = [forward, backward, inverse_rate, *pulls, *layer.scanned(target)]
     score = tensor("scores", None, size, n_outputs)
-    graph.append(
-        new_node("Scan", [*first, *stacked], [*last, score], {"body": body, "num_scan_inputs": len(stacked)})
-    )
+    steps = [tensor("steps", None, n_outputs, layer.width)] if layer.is_penalised else []
+    attributes = {"body": body, "num_scan_inputs": len(stacked)}
+    graph.append(new_node("Scan", [*first, *stacked], [*last, score, *steps], attributes))
     raw = layer.raw_predictions(graph, score, target)
     losses = add_losses(graph, layer.loss, target, raw, weight)
     for node in list(graph):
@@ -184,7 +185,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
             *([pull, penalty_scale] if layer.is_penalised else []),
         ]
     )  # fmt: skip
-    graph.outputs.extend([*last, losses])
+    graph.outputs.extend([*last, losses, *steps])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
 
@@ -221,8 +222,9 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
         else:
             divisor = op.Mul(size_of_gradient, inverse_rate)
             divisor = op.Add(divisor, pull) if pulls else divisor
+        step = op.Div(pulled, divisor)
         # a difference: steps below the last digit of a weight leave it as it is
-        new = op.Sub(weights, op.Div(pulled, divisor))
+        new = op.Sub(weights, step)
         updated = [new, new_first, *new_blocks]
         for made, like in zip(updated, inputs, strict=False):
             made.type, made.shape = type_, like.shape
@@ -230,7 +232,8 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
         widen_scalars(body, node)
         for made in node.outputs:
             made.name = f"update/{made.name}"
-    body.outputs.extend([*updated, score])
+    step.type, step.shape = type_, weights.shape
+    body.outputs.extend([*updated, score, *([step] if pulls else [])])
     return body
 
 
@@ -320,10 +323,14 @@ class LinearAdamRunner:
         dtype: Any = dtype_of(session.get_outputs()[0])
         #: Rates below this one have no inverse in this type.
         self._least_rate = float(np.finfo(dtype).tiny)
-        nbytes = np.dtype(dtype).itemsize * layer.batch_size * (2 * layer.width + layer.n_outputs)
+        of_steps = layer.n_outputs * layer.width if layer.is_penalised else 0
+        of_rows = layer.batch_size * (2 * layer.width + layer.n_outputs)
+        nbytes = np.dtype(dtype).itemsize * (of_rows + of_steps)
         longest = int(math.log(_LEAST_SHARE) / math.log(blocks.beta_2))
         self._size = max(1, min(_MOST_BATCHES, _BLOCK_BYTES // nbytes, longest))
         self._calls: dict[int, _Call] = {}
+        #: The only call of the last run.
+        self._only: _Call | None = None
         self._batches: Any = None
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self.batches = batches
@@ -382,11 +389,35 @@ class LinearAdamRunner:
             call.fill(self._batches, plan if count == len(losses) else plan.part(part), self._table)
             self._fill_rates(call, present, scalars if count == len(losses) else scalars[part])
             of_part = losses[part]
+            self._only = call if count == len(losses) else None
             of_part[...] = call.run(self._buffers.current)
             self._buffers.flip(count)
             if not all_finite(of_part):
                 break
             start += count
+
+    def squares(self, n_parts: int) -> np.ndarray | None:
+        """Return the sums of squares of the coefficients of raw data after each part of the last run.
+
+        Parameters
+        ----------
+        n_parts : int
+            The number of parts, of as many batches.
+
+        Returns
+        -------
+        ndarray of float64 or None
+            None: they are not known, as there is no penalty, or as the run took several calls or broke off.
+        """
+        only, n_done = self._only, self._buffers.n_done
+        if (
+            only is None
+            or not self._blocks.layer.is_penalised
+            or n_done != only.n_batches
+            or n_done % n_parts
+        ):
+            return None
+        return only.squares(n_parts)
 
     def _waits(self, present: Tensors) -> bool:
         """Tell whether there are weights with a penalty, and no gradient of their block so far."""
@@ -420,12 +451,14 @@ class _Call:
     ----------
     arrays : dict of ndarray
         The inputs but the table.
+    n_batches : int
+        The batches.
     nbytes : int
         Their bytes.
     """
 
     def __init__(self, session: Any, blocks: LinearBlocks, buffers: Buffers, n_batches: int) -> None:
-        self._session, self._blocks = session, blocks
+        self._session, self._blocks, self.n_batches = session, blocks, n_batches
         layer = blocks.layer
         dtypes = {value.name: dtype_of(value) for value in session.get_inputs()}
         counts = dict.fromkeys(dtypes, n_batches)
@@ -447,13 +480,16 @@ class _Call:
         self._floor = np.array(_FLOOR * float(np.finfo(dtype).tiny), dtype)
         self._new = {name: np.zeros_like(self.arrays[name]) for name in blocks.states}
         self._losses = np.zeros(n_batches, dtypes["weights"])
-        self.nbytes = sum(array.nbytes for array in self.arrays.values())
+        self._steps = np.zeros([n_batches, layer.n_outputs, layer.width] if layer.is_penalised else 0, dtype)
+        self.nbytes = sum(array.nbytes for array in self.arrays.values()) + self._steps.nbytes
         self._weights: tuple[np.ndarray, np.ndarray] | None = None
         self._table: tuple[np.ndarray, np.ndarray] | None = None
         self._binding = session.io_binding()
         for name, array in self.arrays.items():
             bind(self._binding.bind_input, name, array, array.shape)
         outputs = {f"new_{name}": array for name, array in self._new.items()} | {"losses": self._losses}
+        if layer.is_penalised:
+            outputs["steps"] = self._steps
         for name, array in outputs.items():
             bind(self._binding.bind_output, name, array, array.shape)
         if layer.folds_target:
@@ -533,6 +569,15 @@ class _Call:
             self._keep_idle(begins & (self._new["second_moment"] <= self._floor))
         make_copies(outputs)
         return self._losses
+
+    def squares(self, n_parts: int) -> np.ndarray:
+        """Return the sums of squares of the coefficients of raw data after parts of as many batches."""
+        starts = np.arange(0, self.n_batches, self.n_batches // n_parts)
+        moves = np.add.reduceat(self._steps, starts, axis=0, dtype=np.float64)
+        weights = self.arrays["weights"] - np.add.accumulate(moves, axis=0)
+        weights *= weights
+        squares: np.ndarray = weights.dot(self.arrays["penalty_scale"][0]).sum(axis=1)
+        return squares
 
     def _keep_idle(self, idle: np.ndarray) -> None:
         """Keep the weights and the moment of blocks that have no gradient so far."""

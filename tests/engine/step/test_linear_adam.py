@@ -13,6 +13,8 @@ from onnxsgd.engine.step import linear_adam
 from onnxsgd.engine.step.linear_adam import LinearAdamRunner
 from onnxsgd.optimizers import BlockAdam
 from onnxsgd.runtime.cache import cache
+from onnxsgd.training.epochs import Epochs
+from onnxsgd.training.rules import DescentRule
 
 RNG = np.random.default_rng(0)
 N, D, EPOCHS = 150, 4, 30
@@ -112,6 +114,7 @@ def test_steered_rates(runs, n_outputs):
     agree(model, trained(y, CASES["squared_error"][2], steering=0.1))
 
 
+@pytest.mark.filterwarnings("ignore:Maximum number of iteration")
 @pytest.mark.parametrize(
     ("make", "y"),
     [
@@ -169,8 +172,12 @@ def test_numbers_of_the_optimizer_are_part_of_the_cache_key(runs):
     ],
     ids=["scaled", "several targets", "penalised targets", "three classes", "weights", "scores"],
 )
-def test_auto_equals_the_general_loop(runs, general, make, y):
-    """Standardised columns, units of the target, windows that are undone: all that the default does."""
+def test_auto_equals_the_general_loop(runs, general, make, y, monkeypatch):
+    """Standardised columns, units of the target, windows that are undone: all that the default does.
+
+    The general loop does not know the penalties of epochs that are made together.
+    """
+    monkeypatch.setattr(LinearAdamRunner, "squares", lambda self, n_parts: None)
 
     def new():
         return make().set_params(dtype="float64", random_state=0, max_iter=300)
@@ -184,6 +191,41 @@ def test_auto_equals_the_general_loop(runs, general, make, y):
     assert model.t_ == expected.t_
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-6)
     np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Maximum number of iteration")
+@pytest.mark.parametrize(
+    ("make", "y"),
+    [
+        (OnnxSGDRegressor, 1e4 * Y),
+        (OnnxSGDRegressor, np.c_[Y, 1e3 * Y]),
+        (OnnxSGDClassifier, LABELS),
+    ],
+    ids=["one target", "two targets", "three classes"],
+)
+def test_losses_of_epochs_made_together_have_their_own_penalties(make, y, monkeypatch):
+    """They are those of the weights after each epoch, on raw data."""
+    table = X * [1e-3, 1.0, 50.0, 1.0] + [0.0, 7.0, 0.0, 0.0]
+    found, penalties = [], Epochs._penalties
+
+    def recorded(self, n_epochs, first):
+        found.append((n_epochs, penalties(self, n_epochs, first)))
+        return found[-1][1]
+
+    def fit(n_epochs):
+        found.clear()
+        model = make(random_state=0, max_iter=300, alpha=0.1)
+        monkeypatch.setattr(DescentRule, "n_epochs", property(lambda self: n_epochs))
+        monkeypatch.setattr(DescentRule, "rates", lambda self, count: np.full(self._n_batches * count, 0.05))
+        monkeypatch.setattr(DescentRule, "after_epochs", lambda self, *more: len(found) * n_epochs >= 12)
+        model.fit(table, y)
+        return np.concatenate([np.broadcast_to(values, count) for count, values in found])
+
+    monkeypatch.setattr(Epochs, "_penalties", recorded)
+    together, alone = fit(4), fit(1)
+    assert len(together) == len(alone) == 12
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert np.ptp(alone[:4]) > 0.1 * alone[0]
 
 
 @pytest.mark.filterwarnings("ignore:The objective rose")
