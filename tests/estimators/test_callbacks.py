@@ -109,8 +109,9 @@ def test_a_callback_is_called_in_order_and_may_stop(diabetes):
     # The callback's arguments are not changed later.
     for count, then in enumerate(recorder.models, 1):
         alone = regressor(max_iter=count, **named).fit(X, y)
-        np.testing.assert_array_equal(then.predict(X), alone.predict(X))
-        np.testing.assert_array_equal(then.coef_, alone.coef_)
+        # a loop over batches, which few updates do not need, may round otherwise
+        np.testing.assert_allclose(then.predict(X), alone.predict(X), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(then.coef_, alone.coef_, rtol=1e-5, atol=1e-6)
         assert (then.n_iter_, then.t_) == (count, 14 * count)
 
 

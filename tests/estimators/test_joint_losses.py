@@ -31,7 +31,9 @@ def crammer_singer(estimator, X, y):
 def test_multiclass_hinge_is_that_of_crammer_and_singer():
     X, y = IRIS
     solved = LinearSVC(multi_class="crammer_singer", C=1e3, max_iter=100_000, random_state=0).fit(X, y)
-    learned = OnnxSGDClassifier(loss="multiclass_hinge", alpha=1e-5, random_state=0).fit(X, y)
+    learned = OnnxSGDClassifier(
+        loss="multiclass_hinge", alpha=1e-5, n_iter_no_change=50, random_state=0
+    ).fit(X, y)
     best = crammer_singer(solved, X, y)
     assert 0.01 < best < 0.05
     assert crammer_singer(learned, X, y) < best + 0.01
@@ -56,9 +58,10 @@ def test_two_classes_have_a_score_each(loss):
 
 def test_cross_entropy_of_two_classes_is_log_loss():
     X, y = CANCER
-    joint = OnnxSGDClassifier(loss=losses.CrossEntropy(), alpha=0.1, random_state=0).fit(X, y)
+    settings = {"n_iter_no_change": 50, "tol": 1e-5, "random_state": 0}
+    joint = OnnxSGDClassifier(loss=losses.CrossEntropy(), alpha=0.1, **settings).fit(X, y)
     # two columns w and -w have half the penalty of one column 2 w
-    single = OnnxSGDClassifier(alpha=0.05, random_state=0).fit(X, y)
+    single = OnnxSGDClassifier(alpha=0.05, **settings).fit(X, y)
     np.testing.assert_allclose(joint.predict_proba(X), single.predict_proba(X), atol=0.05)
 
 
