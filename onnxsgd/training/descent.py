@@ -179,9 +179,8 @@ class Descent:
         """The windows up to the next decision.
 
         All that are left of a decay. If windows are short, those that begin one if none of them gains, or a
-        few if any of them may; while
-        the rate grows two, the second at the rate that the first leads to if it gains as much, and on a guess
-        those of the decision after it too. Else one.
+        few if any of them may; while the rate grows two, the second at the rate that the first leads to if it
+        gains as much, and on a guess those of the decision after it too. Else one.
         """
         if self._decay is None:
             if self.is_guess:

@@ -32,11 +32,13 @@ __all__ = ["DescentRule", "PlateauRule", "Rule"]
 _WINDOW, _LINEAR_WINDOW, _SPARSE_WINDOW = 16, 12, 8
 #: The decay begins after windows without gain that last this share of `n_iter_no_change` epochs, and after so
 #: many at least; the second and third numbers are those of dense linear regressors and classifiers whose
-#: epochs have fewer than so many updates. 52 data sets of 380 to 900 rows with four seeds: the mean score is
-#: the same to 0.0001 with 1/3 as with 1/2, with 0.86 of the updates. 20 data sets of 100 to 800 rows, 16 fits
-#: each: classifiers have an accuracy of 0.829 with 1/5 and one window, and 0.828 with 1/3 and two, with 0.75
-#: of the updates; regressors, with 0.88 of them, end further from the minimum where there is no noise. With
-#: 38 updates an epoch, as on digits, scores fall by 0.001.
+#: epochs have fewer than so many updates. Classifiers on rows in a fixed order have those of regressors. 52
+#: data sets of 380 to 900 rows with four seeds: the mean score is the same to 0.0001 with 1/3 as with 1/2,
+#: with 0.86 of the updates. 20 data sets of 100 to 800 rows, 16 fits each: classifiers have an accuracy of
+#: 0.829 with 1/5 and one window, and 0.828 with 1/3 and two, with 0.75 of the updates; regressors, with 0.88
+#: of them, end further from the minimum where there is no noise. With 38 updates an epoch, as on digits,
+#: scores fall by 0.001. 400 digits sorted by class, without a shuffle, have an accuracy of 1.000 with 1/3 and
+#: two windows, of 0.96 with 1/5 and one.
 _SHARES, _LEAST_PATIENCES, _FEW_UPDATES = (1 / 2, 1 / 3, 1 / 5), (2, 2, 1), 32
 #: The fewest windows of the decay. Linear regressors make up to 0.15 fewer updates with four, and end at
 #: higher objectives; 34 data sets of 100 to 800 rows, 72 fits each: classifiers have the same accuracy to
@@ -313,6 +315,8 @@ class DescentRule:
         made anew, and each decision waits for the one before.
     is_regression : bool
         Whether the target is one of real numbers.
+    is_shuffled : bool
+        Whether each epoch has an order of its own; the losses of a fixed order may grow for a while.
     """
 
     form = DescentProgress
@@ -335,13 +339,14 @@ class DescentRule:
         draws: bool = False,
         put_back: Callable[[], None] | None = None,
         is_regression: bool = False,
+        is_shuffled: bool = True,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
         self._is_sparse, self._is_linear, self._is_open = is_sparse, is_linear, is_open
         self._is_other, self._draws, self._put_back = is_other, draws, put_back
-        self._is_regression = is_regression
+        self._is_regression, self._is_shuffled = is_regression, is_shuffled
         # three windows at least: one at the full rate, and a decay
         window = _SPARSE_WINDOW if is_sparse else _LINEAR_WINDOW if is_linear else _WINDOW
         self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
@@ -424,7 +429,8 @@ class DescentRule:
         """Return the parameters of the control that do not depend on the first weights."""
         stopping = self._stopping
         has_few = self._is_linear and not self._is_sparse and self._n_batches < _FEW_UPDATES
-        kind = 0 if not has_few else 1 if self._is_regression else 2
+        is_patient = self._is_regression or not self._is_shuffled
+        kind = 0 if not has_few else 1 if is_patient else 2
         share, least = _SHARES[kind], _LEAST_PATIENCES[kind]
         return {
             "tol": None if self._score else stopping.tol,

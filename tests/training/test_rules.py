@@ -5,8 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
+from onnxsgd import OnnxSGDClassifier
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.training.rules import DescentRule
@@ -239,6 +241,14 @@ def test_a_linear_classifier_with_few_updates_has_a_shorter_decay(is_regression,
     while not problem.rule._descent.is_decaying:
         problem.move(0.9)
     assert problem.rule.n_epochs == n_epochs
+
+
+def test_a_classifier_waits_where_rows_keep_their_order():
+    """The loss of rows sorted by class grows in some windows, and falls again."""
+    X, y = (array[:400] for array in load_digits(return_X_y=True))
+    order = np.argsort(y, kind="stable")
+    model = OnnxSGDClassifier(shuffle=False).fit(X[order], y[order])
+    assert model.score(X, y) > 0.99
 
 
 def test_short_windows_of_a_classifier_are_made_two_by_two():

@@ -64,6 +64,8 @@ _MOST_CALLS = 16
 #: The second moment of blocks without a gradient so far, as a multiple of the least normal number, and the
 #: least share of it that decay leaves in a call.
 _FLOOR, _LEAST_SHARE = 1e6, 1e-5
+#: The largest pull, as a power of the largest number: its products with weights stay finite.
+_MOST_PULL = 0.75
 #: Up to this many outputs a product with a diagonal matrix takes less time than two operators.
 _FEW_OUTPUTS = 8
 
@@ -132,7 +134,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     each place; `factors` [n_batches, batch_size, width], which multiply the rows for the gradient;
     `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta), [n_batches, n_rows, width], or
     [n_batches, 1, 1] for one rate; for a layer with a penalty `pull` [n_batches, 1, 1] and `penalty_scale`
-    [1, width], whose product is p.
+    [1, width], whose product is p, bounded.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
     a penalty `steps` [n_batches, n_outputs, width], which are subtracted from the weights.
 
@@ -163,7 +165,9 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
             forward = op.Reshape(table, [-1, size, layer.width])
             target = op.Reshape(targets, [-1, size, n_outputs])
         backward = op.Mul(forward, factors)
-        pulls = [op.Mul(pull, penalty_scale)] if layer.is_penalised else []
+        # bounded, as those of nearly constant columns overflow, and inf / inf is no step
+        most = float(np.finfo(dtype.numpy()).max) ** _MOST_PULL
+        pulls = [op.Min(op.Mul(pull, penalty_scale), most)] if layer.is_penalised else []
     for made, width in ((forward, layer.width), (backward, layer.width), (target, n_outputs)):
         made.type, made.shape = type_, ir.Shape([None, size, width])
     body = _body(blocks, dtype, opsets)

@@ -2,8 +2,9 @@
 
 An update ``W - d W - ...`` becomes ``k W - ...`` with k = 1 - d, the share of the weight that stays. A share
 in float32 has 24 binary digits: for a decay of 1e-6 it would be wrong by up to 3 percent of the decay, in all
-updates alike. Shares are therefore rounded so that the sum of the decays of all updates so far is right to
-half of the last digit.
+updates alike. Shares are therefore rounded so that the sum of the decays of all updates so far in a call is
+right to half of a digit, 2^-23. With 2^-24 the product of a share and a weight, which is rounded too, would
+always lose the last digit of the weight: 1.4 times the decay.
 
 Whole fits of a network 20-100-1, 10,240 rows: 0.87 to 0.90 of the time with squared error and batches of 10,
 0.92 with batches of 32; 0.95 to 0.99 with cross-entropy. Intercepts in tables whose last row does not decay
@@ -27,8 +28,10 @@ __all__ = ["decay_of", "factor_decay", "shares_of_batches", "undecayed"]
 
 #: The entry of a share that names its decay.
 _DECAY = "onnxsgd.decay"
-#: The last digit of float32 numbers below 1.
-_DIGIT = 2.0**-24
+#: The unit of decays. Decays of 1e-8 and 1e-7, made in 18,000 updates, as shares of those of exact updates:
+#: 0.97 and 0.97 with 2^-23, 1.41 and 1.05 with 2^-24; of a product and a difference: 0.00 and 0.97. Larger
+#: units are nearer to 1, but lose decays where a call has few batches.
+_DIGIT = 2.0**-23
 
 
 def factor_decay(

@@ -228,6 +228,25 @@ def test_losses_of_epochs_made_together_have_their_own_penalties(make, y, monkey
     assert np.ptp(alone[:4]) > 0.1 * alone[0]
 
 
+@pytest.mark.filterwarnings("ignore:Training lowered the objective only")
+@pytest.mark.parametrize("alpha", [1.0, 1e6])
+@pytest.mark.parametrize("std", [1e-17, 1e-20])
+def test_penalties_of_nearly_constant_columns_are_finite(runs, general, std, alpha):
+    """On standardised data they are larger than numbers of float32, and hold the coefficient at zero."""
+    table = np.c_[X, std * X[:, 0]]
+
+    def new():
+        return OnnxSGDRegressor(alpha=alpha, random_state=0, max_iter=300)
+
+    model = new().fit(table, Y)
+    assert sum(runs) > 0
+    assert model.t_ > 0
+    expected = general(new, table, Y)
+    np.testing.assert_allclose(model.coef_[:D], expected.coef_[:D], rtol=0.02)
+    assert abs(model.coef_[D]) < 1e-7
+    assert model.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:The objective rose")
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("penalty", ["l2", None])

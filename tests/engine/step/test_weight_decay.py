@@ -23,7 +23,7 @@ from onnxsgd.engine.step.weight_decay import factor_decay, shares_of_batches, un
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto
 
-_DIGIT = 2.0**-24
+_DIGIT = 2.0**-23
 _STEP = """
 <ir_version: 9, opset_import: ["" : 18]>
 step (float[4,5] w, float d, float[4,5] g) => (float[4,5] new) {
@@ -161,3 +161,17 @@ def test_an_epoch_is_that_of_numpy(alpha, batch_size):
     layers = [(named["W1"], named["b1"]), (named["W2"], named["b2"])]
     for name, wanted in _trained(layers, X, y, batch_size, 0.02, alpha).items():
         np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 1e-3, 1e-1])
+def test_weights_lose_their_decays(alpha):
+    """Products with shares are rounded too. Rows for columns of zeros have no gradient."""
+    X = np.zeros((6000, 5), np.float32)
+    named = network(40, 1)[1]
+    model = OnnxSGDRegressor(
+        to_proto(read_network(LAYERS.replace("N,D", "N,5"), named)), alpha=alpha, learning_rate="constant",
+        eta0=1e-4, batch_size=1, max_iter=2, tol=None, shuffle=False,
+    )  # fmt: skip
+    found, first = model.fit(X, X[:, 0]).get_weights()["W1"].astype(float), named["W1"].astype(float)
+    lost = np.sum(first * (first - found)) / np.sum(first**2)
+    assert lost == pytest.approx(-np.expm1(12000 * np.log1p(-1e-4 * alpha)), rel=0.08)
