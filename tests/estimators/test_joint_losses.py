@@ -31,9 +31,9 @@ def crammer_singer(estimator, X, y):
 def test_multiclass_hinge_is_that_of_crammer_and_singer():
     X, y = IRIS
     solved = LinearSVC(multi_class="crammer_singer", C=1e3, max_iter=100_000, random_state=0).fit(X, y)
-    learned = OnnxSGDClassifier(
-        loss="multiclass_hinge", alpha=1e-5, n_iter_no_change=50, random_state=0
-    ).fit(X, y)
+    learned = OnnxSGDClassifier(loss="multiclass_hinge", alpha=1e-5, n_iter_no_change=50, random_state=0).fit(
+        X, y
+    )
     best = crammer_singer(solved, X, y)
     assert 0.01 < best < 0.05
     assert crammer_singer(learned, X, y) < best + 0.01

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import is_steep_mask
 from onnxsgd.engine.step.joined_intercepts import plain_sum
-from onnxsgd.engine.step.weight_decay import decay_of, undecayed
+from onnxsgd.engine.step.weight_decay import decay_of, is_decayed, undecayed
 from onnxsgd.graph.nodes import attribute, constant, is_fixed_float32, shape_of
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class _Units:
             return self._of(node.inputs[0]) or (_PENDING if state in self._after else None)
         if node.op_type not in ("Mul", "Sub"):
             return None
-        if undecayed(node.outputs[0]) is not node.outputs[0]:
+        if is_decayed(node.outputs[0]):
             # of a weight, whose unit the layer tells
             return _PENDING
         first, second = (self._of(value) for value in node.inputs)

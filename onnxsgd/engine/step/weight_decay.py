@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxsgd.graph.model import graph_names, unique_name
-from onnxsgd.graph.nodes import is_fixed_float32, is_read_once, shape_of
+from onnxsgd.graph.nodes import is_fixed_float32, is_read_once, maker, shape_of
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
-__all__ = ["decay_of", "factor_decay", "shares_of_batches", "undecayed"]
+__all__ = ["decay_of", "factor_decay", "is_decayed", "shares_of_batches", "undecayed"]
 
 #: The entry of a share that names its decay.
 _DECAY = "onnxsgd.decay"
@@ -85,13 +85,18 @@ def decay_of(value: ir.Value) -> ir.Value | None:
     return decay
 
 
+def is_decayed(value: ir.Value) -> bool:
+    """Tell whether a value is what decay leaves of a weight."""
+    node = value.producer()
+    if node is None or node.op_type != "Mul" or not is_read_once(value):
+        return False
+    share = node.inputs[1]
+    return share is not None and decay_of(share) is not None
+
+
 def undecayed(value: ir.Value | None) -> ir.Value | None:
     """Return the weight of which a value is what decay leaves, or the value itself."""
-    node = None if value is None else value.producer()
-    if node is None or value is None or node.op_type != "Mul" or not is_read_once(value):
-        return value
-    share = node.inputs[1]
-    return value if share is None or decay_of(share) is None else node.inputs[0]
+    return maker(value).inputs[0] if value is not None and is_decayed(value) else value
 
 
 def shares_of_batches(op: Builder, share: ir.Value, decays: ir.Value) -> ir.Value:
