@@ -84,8 +84,10 @@ def trace_gradients(model: ir.Model, score: str, differentiable: Differentiable)
         if (reason := differentiable(node)) is not None:
             reasons[node] = reason
             obstacle = obstacle or node
-        for _, value in read_values(node):
-            if represents_reals(value):
+        for index, value in read_values(node):
+            # which the native engine drops with the node
+            is_ratio = standard_operator(node) == "Dropout" and index != 0
+            if represents_reals(value) and not is_ratio:
                 obstacles[value] = obstacles.get(value) or obstacle
     return GradientFlow(tuple(reversed(nodes)), obstacles, reasons)
 

@@ -318,6 +318,16 @@ def test_tensors_without_elements_are_not_trained(trainable):
         select_trainable(model, "y", ["w", "e"], anything)
 
 
+def test_the_ratio_of_a_dropout_is_no_weight():
+    """No gradient reaches it, and an engine may drop it together with its node."""
+    weights = f"{MATRIX}, float ratio = {{0.5}}, bool acts = {{1}}"
+    model = parse("a = MatMul(x, w)  y = Dropout(a, ratio, acts)", weights)
+    assert "Dropout" in {node.op_type for node in model.graph}
+    assert select_trainable(model, "y", lambda name: True, anything) == ["w"]
+    with pytest.raises(NotTrainableError, match="'ratio', which cannot be trained: no path of real numbers"):
+        select_trainable(model, "y", ["w", "ratio"], anything)
+
+
 TWO_LAYERS = (
     f"{MATRIX}, float[3, 2] v = {zeros(3, 2)}, float[2] unused = {zeros(2)}, int64[2] shape = {{-1, 2}}"
 )
