@@ -64,14 +64,11 @@ class _End(NamedTuple):
         and after so many of them at least.
     shortest_decay : int
         The fewest windows of the decay.
-    still : float
-        Training continues after a decay whose last window gained this many times the gain that counts.
     """
 
     share: float
     n_windows: int
     shortest_decay: int
-    still: float
 
 
 #: The ends of other models, of dense linear models with few updates in an epoch, and of such classifiers on
@@ -82,11 +79,8 @@ class _End(NamedTuple):
 #: epoch, as on digits, scores fall by 0.001. 400 digits sorted by class, without a shuffle, have an accuracy
 #: of 1.000 with 1/3 and two windows, of 0.96 with 1/5 and one. With a decay of four windows linear regressors
 #: make up to 0.15 fewer updates, and end at higher objectives; classifiers on 34 data sets, 72 fits each,
-#: have the same accuracy to 0.0003 with five as with six, and make 0.94 of the updates. Networks on few
-#: samples overfit where training continues after smaller gains; where it never does, these classifiers have
-#: the same accuracy to 0.0001, and scaled breast cancer 0.94 of the updates.
-_USUAL, _OF_FEW = _End(1 / 2, 2, 6, still=100.0), _End(1 / 3, 2, 6, still=100.0)
-_OF_FEW_LABELS = _End(1 / 5, 1, 5, still=math.inf)
+#: have the same accuracy to 0.0003 with five as with six, and make 0.94 of the updates.
+_USUAL, _OF_FEW, _OF_FEW_LABELS = _End(1 / 2, 2, 6), _End(1 / 3, 2, 6), _End(1 / 5, 1, 5)
 
 
 class Rule(Protocol):
@@ -459,7 +453,6 @@ class DescentRule:
             "tol": None if self._score else stopping.tol,
             "patience": max(end.n_windows, math.ceil(end.share * stopping.n_iter_no_change / self._length)),
             "shortest_decay": end.shortest_decay,
-            "still": end.still,
             "n_windows": max(1, stopping.max_iter // self._length),
             "n_updates": self._length * self._n_batches,
             "haste": _SPARSE_HASTE if self._is_sparse else 1.0,

@@ -251,17 +251,6 @@ def test_a_classifier_waits_where_rows_keep_their_order():
     assert model.score(X, y) > 0.99
 
 
-@pytest.mark.parametrize("is_regression", [True, False])
-def test_a_linear_classifier_with_few_updates_ends_with_its_decay(is_regression):
-    """Others go on where the last window still gained a tenth."""
-    problem = Problem(n_batches=8, is_regression=is_regression)
-    while not problem.rule._descent.is_decaying:
-        problem.move(0.9)
-    problem.state.tensors = {KEY: np.array(0.5)}
-    losses = [0.8] * (problem.rule.n_epochs - 2) + [0.5] * 2
-    assert problem.rule.after_epochs(losses, None) != is_regression
-
-
 def test_short_windows_of_a_classifier_are_made_two_by_two():
     """A call takes as long as 24 updates: so many are made at once where each window could be the last."""
     problem = Problem(n_batches=12)
