@@ -120,7 +120,7 @@ def _rates_and_schedules(auto, large, middle, small, *others):
 
 
 def _sentence_adapters(trained, base, first, second, films, phones, after_films, after_phones):
-    domains = all(before < 0.7 and min(adapter, tuned) > 0.8 for before, adapter, tuned in (films, phones))
+    domains = all(before < 0.7 and min(adapter, tuned) > 0.85 for before, adapter, tuned in (films, phones))
     kept = all(without > 0.95 and tuned < 0.75 for without, tuned in (after_films, after_phones))
     return domains and kept and 10 * trained[0] < trained[1] and 8 * max(first + second) < base[0]
 
