@@ -67,7 +67,7 @@ def position(generator: np.random.RandomState) -> Any:
 
 
 def put_back(generator: np.random.RandomState, place: Any) -> None:
-    """Let a generator draw again what it drew after :func:`position`."""
+    """Let a generator draw the numbers after :func:`position` again."""
     if isinstance(place, bytes):
         bits = generator._bit_generator
         with bits.lock:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.fuse import is_steep_mask
 from onnxsgd.engine.step.joined_intercepts import plain_sum
-from onnxsgd.engine.step.weight_decay import decay_of, is_decayed, undecayed
+from onnxsgd.engine.step.weight_decay import decay_of, is_decayed, root_of, undecayed
 from onnxsgd.graph.nodes import attribute, constant, is_fixed_float32, shape_of
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class _Units:
         if node.op_type == "HardSigmoid":
             return _NONE if is_steep_mask(node) and self._of(node.inputs[0]) is not None else None
         if node.op_type in _HOMOGENEOUS:
-            state = _root(node.inputs[0])
+            state = root_of(node.inputs[0])
             # an intercept in another shape, whose unit the layer tells
             return self._of(node.inputs[0]) or (_PENDING if state in self._after else None)
         if node.op_type not in ("Mul", "Sub"):
@@ -293,7 +293,7 @@ class _Units:
         """Return the unit of a product of matrices, or of its sum with a third operand."""
         factors = node.inputs[:2]
         for value in factors:
-            state = _root(value)
+            state = root_of(value)
             if value is not None and state is not None and self._is_new(state):
                 self.known[state] = self.known[value] = _Unit(1, 0)
         first, second = (self._of(value) for value in factors)
@@ -313,7 +313,7 @@ class _Units:
             self.are_of_rows &= unit.rows == 2
             return self.known[old] if unit.rates == 1 else None
         self.are_of_rows = False
-        state = _root(added)
+        state = root_of(added)
         if state is not None and self._is_new(state):
             self.known[state] = self.known[added] = unit
         own = self._of(added)
@@ -334,15 +334,6 @@ class _Units:
 
 #: The unit of a form of an intercept before its layer is read.
 _PENDING = _Unit(0, -1)
-
-
-def _root(value: ir.Value | None) -> ir.Value | None:
-    """Return the value that nodes give other shapes."""
-    while value is not None and (node := value.producer()) is not None:
-        if node.op_type not in ("Reshape", "Transpose", "Identity"):
-            break
-        value = node.inputs[0]
-    return value
 
 
 def _slope(graph: ir.Graph, target: ir.Value, factor: ir.Value) -> tuple[ir.Node, ir.Node] | None:

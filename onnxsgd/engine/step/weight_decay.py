@@ -24,7 +24,7 @@ from onnxsgd.graph.nodes import is_fixed_float32, is_read_once, maker, shape_of
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
 
-__all__ = ["decay_of", "factor_decay", "is_decayed", "shares_of_batches", "undecayed"]
+__all__ = ["decay_of", "factor_decay", "is_decayed", "root_of", "shares_of_batches", "undecayed"]
 
 #: The entry of a share that names its decay.
 _DECAY = "onnxsgd.decay"
@@ -56,7 +56,7 @@ def factor_decay(
         if not is_fixed_float32(weight) or len(shape_of(weight)) < 2:
             continue
         for product, place in [use for use in weight.uses() if use[0].op_type == "Mul"]:
-            decay = _given(product.inputs[1 - (place or 0)])
+            decay = root_of(product.inputs[1 - (place or 0)])
             difference = _difference(weight, product.outputs[0])
             if decay is None or decay not in decays or difference is None:
                 continue
@@ -86,7 +86,7 @@ def decay_of(value: ir.Value) -> ir.Value | None:
 
 
 def is_decayed(value: ir.Value) -> bool:
-    """Tell whether a value is what decay leaves of a weight."""
+    """Tell whether a value is the share of a weight that decay leaves."""
     node = value.producer()
     if node is None or node.op_type != "Mul" or not is_read_once(value):
         return False
@@ -95,8 +95,17 @@ def is_decayed(value: ir.Value) -> bool:
 
 
 def undecayed(value: ir.Value | None) -> ir.Value | None:
-    """Return the weight of which a value is what decay leaves, or the value itself."""
+    """Return the weight of which a value is the share that decay leaves, or the value itself."""
     return maker(value).inputs[0] if value is not None and is_decayed(value) else value
+
+
+def root_of(value: ir.Value | None) -> ir.Value | None:
+    """Return the value that nodes give other shapes."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type not in ("Reshape", "Transpose", "Identity"):
+            break
+        value = node.inputs[0]
+    return value
 
 
 def shares_of_batches(op: Builder, share: ir.Value, decays: ir.Value) -> ir.Value:
@@ -116,10 +125,3 @@ def _difference(weight: ir.Value, product: ir.Value) -> ir.Node | None:
         return None
     ((node, place),) = product.uses()
     return node if node.op_type == "Sub" and place == 1 and node.inputs[0] is weight else None
-
-
-def _given(value: ir.Value | None) -> ir.Value | None:
-    """Return the value that nodes give other shapes."""
-    while value is not None and (node := value.producer()) is not None and node.op_type == "Reshape":
-        value = node.inputs[0]
-    return value
