@@ -100,7 +100,7 @@ class Recorder:
 def test_a_callback_is_called_in_order_and_may_stop(diabetes):
     X, y = diabetes
     recorder = Recorder(epochs=3)
-    # the decay of "auto" depends on max_iter, and plain SGD rounds otherwise in a loop, which few updates lack
+    # the decay of "auto" depends on max_iter; plain SGD rounds otherwise in a loop, which few updates lack
     named = {"learning_rate": "invscaling", "optimizer": "adam", "random_state": 0}
     model = OnnxSGDRegressor(max_iter=100, **named).set_callbacks(recorder).fit(X, y)
     epochs = ["epoch begins", "epoch ends"] * 3
