@@ -83,14 +83,14 @@ def add_losses(
         The graph to add to.
     loss : Loss
         The loss.
-    target : ir.Value of shape [n_batches, batch_size, n_targets]
-        The targets.
+    target : ir.Value of shape [n_batches, batch_size, n_targets] or [1, 1]
+        The targets, or that of all samples.
     raw_prediction : ir.Value
         The raw predictions in the same order, of any shape.
     weight : ir.Value of shape [n_batches, batch_size]
         The normalised weights of the samples.
     """
-    batch_size, n_targets = fixed_size(target, 1), fixed_size(target, 2)
+    batch_size, n_targets = fixed_size(weight, 1), fixed_size(target, -1)
     n_outputs = loss.n_outputs if isinstance(loss, DenseLoss) else n_targets
     with appending(graph) as op:
         tables = []

@@ -33,13 +33,13 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.data.masks import are_all, is_any
 from onnxsgd.data.row_tables import as_array
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
-from onnxsgd.engine.step.deferred_losses import add_losses, declare
+from onnxsgd.engine.step.deferred_losses import declare
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.linear_layer import Copies, LinearLayer, make_copies
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
-from onnxsgd.graph.nodes import element_type
+from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
 from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, steered
 
@@ -129,12 +129,12 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     """Return a graph that makes one update for each batch.
 
     Inputs: `weights` and `first_moment` [n_outputs, width], `second_moment` [n_rows, width], and `log_factor`
-    of the same shape if the rate is steered; `table` [n, width] and `targets` [n, n_outputs]; `rows`
-    [n_batches, batch_size], if the graph gathers them from the table, otherwise the table has one row for
-    each place; `factors` [n_batches, batch_size, width], which multiply the rows for the gradient;
-    `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta), [n_batches, n_rows, width], or
-    [n_batches, 1, 1] for one rate; for a layer with a penalty `pull` [n_batches, 1, 1] and `penalty_scale`
-    [1, width], whose product is p, bounded.
+    of the same shape if the rate is steered; `table` [n, width] and, unless rows have signs, `targets`
+    [n, n_outputs]; `rows` [n_batches, batch_size], if the graph gathers them from the table, otherwise the
+    table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
+    the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
+    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; for a layer with a penalty `pull`
+    [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
     a penalty `steps` [n_batches, n_outputs, width], which are subtracted from the weights.
 
@@ -152,40 +152,43 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     def tensor(name: str, *sizes: int | None, type_: ir.TensorType = type_) -> ir.Value:
         return ir.Value(name=name, type=type_, shape=ir.Shape(sizes))
 
-    table, targets = tensor("table", None, layer.width), tensor("targets", None, n_outputs)
+    tables = [tensor("table", None, layer.width)]
+    if not layer.has_signs:
+        tables.append(tensor("targets", None, n_outputs))
     factors, weight = tensor("factors", None, size, layer.width), tensor("sample_weight", None, size)
     rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
     inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
     pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
-        if blocks.has_table:
-            forward, target = op.Gather(table, rows), op.Gather(targets, rows)
-        else:
-            forward = op.Reshape(table, [-1, size, layer.width])
-            target = op.Reshape(targets, [-1, size, n_outputs])
+        forward, *target = (
+            op.Gather(table, rows)
+            if blocks.has_table
+            else op.Reshape(table, [-1, size, fixed_size(table, 1)])
+            for table in tables
+        )
         backward = op.Mul(forward, factors)
         # bounded, as those of nearly constant columns overflow, and inf / inf is no step
         most = float(np.finfo(dtype.numpy()).max) ** _MOST_PULL
         pulls = [op.Min(op.Mul(pull, penalty_scale), most)] if layer.is_penalised else []
-    for made, width in ((forward, layer.width), (backward, layer.width), (target, n_outputs)):
+    for made in (forward, backward, *target):
+        width = n_outputs if made in target else layer.width
         made.type, made.shape = type_, ir.Shape([None, size, width])
     body = _body(blocks, dtype, opsets)
     states = body.inputs[: len(blocks.states)]
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
-    stacked = [forward, backward, inverse_rate, *pulls, *layer.scanned(target)]
+    stacked = [forward, backward, inverse_rate, *pulls, *(target if layer.reads_target else [])]
     score = tensor("scores", None, size, n_outputs)
     steps = [tensor("steps", None, n_outputs, layer.width)] if layer.is_penalised else []
     attributes = {"body": body, "num_scan_inputs": len(stacked)}
     graph.append(new_node("Scan", [*first, *stacked], [*last, score, *steps], attributes))
-    raw = layer.raw_predictions(graph, score, target)
-    losses = add_losses(graph, layer.loss, target, raw, weight)
+    losses = layer.losses(graph, score, weight, *target)
     for node in list(graph):
         widen_scalars(graph, node)
     graph.inputs.extend(
         [
-            *first, table, targets, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
+            *first, *tables, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
             *([pull, penalty_scale] if layer.is_penalised else []),
         ]
     )  # fmt: skip
@@ -212,7 +215,7 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
     with appending(body) as op:
         score = op.Gemm(forward, weights, transB=1)
         score.type, score.shape = type_, ir.Shape([size, n_outputs])
-        slope = layer.loss.gradient(op, target[0], score) if target else score
+        slope = layer.gradient(op, score, *target)
         gradient = op.Gemm(slope, backward, transA=1)
         new_first = _decayed_sum(blocks, op, first, gradient)
         new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
@@ -363,7 +366,7 @@ class LinearAdamRunner:
         table, targets = self._table
         self._batches.copy_table(layer.feature, table[:, : layer.n_features])
         targets[...] = as_array(target)
-        _complete(layer, table, targets)
+        layer.complete(table, targets)
         self._is_filled = True
 
     @property
@@ -476,6 +479,11 @@ class _Call:
             for value in session.get_inputs()
             if not (blocks.has_table and value.name in _TABLES)
         }
+        #: The tables that the graph reads, and the targets of those that are gathered here.
+        self._tables = [name for name in _TABLES if name in dtypes]
+        n_gathered = 0 if blocks.has_table else n_batches * layer.batch_size
+        targets = np.zeros([n_gathered, layer.n_outputs], dtypes["weights"])
+        self._targets = self.arrays.get("targets", targets)
         # columns of no weights have no gradient
         for name in ("second_moment", "inverse_rate"):
             self.arrays[name][...] = 1
@@ -532,12 +540,12 @@ class _Call:
     def fill(self, batches: Batches, plan: EpochPlan, table: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take the batches, from a table of all rows if there is one, and their weights."""
         if table is None:
-            _gather(batches, self._blocks.layer, plan.rows.reshape(-1), *(self.arrays[n] for n in _TABLES))
+            _gather(batches, self._blocks.layer, plan.rows.reshape(-1), self.arrays["table"], self._targets)
         else:
             self.arrays["rows"][...] = plan.rows
             if table is not self._table:
                 self._table = None
-                for name, array in zip(_TABLES, table, strict=True):
+                for name, array in zip(self._tables, table, strict=False):
                     bind(self._binding.bind_input, name, array, array.shape)
                 self._table = table
         # most plans of a fit share these
@@ -596,11 +604,4 @@ def _gather(
     features = np.empty((len(table), layer.n_features), table.dtype)
     batches.fill(rows, {layer.feature: features}, target)
     table[:, : layer.n_features] = features
-    _complete(layer, table, target)
-
-
-def _complete(layer: LinearLayer, table: np.ndarray, target: np.ndarray) -> None:
-    """Write the column of ones into a table, and that of minus the targets if there is one."""
-    table[:, layer.n_features] = 1
-    if layer.folds_target:
-        np.negative(target[:, 0], out=table[:, layer.n_features + 1])
+    layer.complete(table, target)

@@ -11,6 +11,7 @@ predictions that they follow from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ __all__ = ["LinearAverages", "add_changes"]
 
 
 def add_changes(
-    graph: ir.Graph, layer: LinearLayer, target: ir.Value, score: ir.Value, backward: ir.Value
+    graph: ir.Graph, layer: LinearLayer, target: Sequence[ir.Value], score: ir.Value, backward: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """Compute the sums of the changes of all batches with two shares; return the shares and the sums.
 
@@ -38,8 +39,10 @@ def add_changes(
         The graph to add to.
     layer : LinearLayer
         The model.
-    target, score : ir.Value of shape [n_batches, batch_size, n_outputs]
-        The targets, and the first product of each batch.
+    target : list of ir.Value of shape [n_batches, batch_size, n_outputs]
+        The targets, if updates read them.
+    score : ir.Value of the same shape
+        The first product of each batch.
     backward : ir.Value of shape [n_batches, batch_size, width]
         The second factor of each change.
 
@@ -54,11 +57,11 @@ def add_changes(
     shares = ir.Value(name="shares", type=score.type, shape=ir.Shape([None, 1, 2]))
     with appending(graph) as op:
         tables = []
-        for value in (score, *layer.scanned(target)):
+        for value in (score, *target):
             table = op.Reshape(value, [-1, n_outputs])
             table.type, table.shape = score.type, ir.Shape([None, n_outputs])
             tables.append(table)
-        gradient = layer.loss.gradient(op, tables[1], tables[0]) if len(tables) > 1 else tables[0]
+        gradient = layer.gradient(op, *tables)
         weighted = op.Mul(op.Reshape(gradient, [-1, n_outputs, 1]), shares)
         factors = op.Reshape(weighted, [-1, 2 * n_outputs]), op.Reshape(backward, [-1, width])
         changes = op.Reshape(op.Gemm(*factors, transA=1), [n_outputs, 2, width])

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.deferred_losses import add_losses
 from onnxsgd.engine.step.linear_truncation import UNIT
 from onnxsgd.graph.append import appending
-from onnxsgd.losses import Loss, SquaredError
+from onnxsgd.losses import Hinge, LogLoss, Loss, ModifiedHuber, Perceptron, SquaredError, SquaredHinge
+
+if TYPE_CHECKING:
+    from onnxsgd._builder import Builder
 
 __all__ = ["Copies", "LinearLayer", "make_copies"]
 
 #: Views of arrays, each with one whose numbers it takes.
 Copies = list[tuple[np.ndarray, np.ndarray]]
+#: The losses of a margin, the raw prediction with the sign of the label, and the label whose sign is 1: that
+#: of one class, -1 or 1, or 0 of 0 and 1.
+_TARGET_OF_MARGINS: dict[type[Loss], float] = {
+    LogLoss: 0.0, Hinge: 1.0, Perceptron: 1.0, SquaredHinge: 1.0, ModifiedHuber: 1.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,13 +68,71 @@ class LinearLayer:
         return type(self.loss) is SquaredError and self.n_outputs == 1
 
     @property
+    def has_signs(self) -> bool:
+        """True if the rows of the data have the signs of their labels: the first product is a margin.
+
+        The derivative by the margin times the row with its sign is the gradient.
+        """
+        return type(self.loss) in _TARGET_OF_MARGINS and self.n_outputs == 1
+
+    @property
+    def reads_target(self) -> bool:
+        """True if updates read the targets apart from the data."""
+        return not (self.folds_target or self.has_signs)
+
+    def complete(self, table: np.ndarray, target: np.ndarray) -> None:
+        """Write a column of ones behind the features of a table, then that of minus the targets, or signs."""
+        table[:, self.n_features] = 1
+        if self.folds_target:
+            np.negative(target[:, 0], out=table[:, self.n_features + 1])
+        elif self.has_signs:
+            table *= self.signs(target)
+
+    def signs(self, target: np.ndarray) -> np.ndarray:
+        """Return the sign of each row; `target` and signs have one column."""
+        return target if _TARGET_OF_MARGINS[type(self.loss)] else 1 - 2 * target
+
+    @property
     def unit(self) -> float:
         """The unit of intercepts and of the column of targets."""
         return UNIT if self.is_truncated else 1.0
 
     def scanned(self, target: ir.Value) -> list[ir.Value]:
         """Return the target, if an update reads it apart from the data."""
-        return [] if self.folds_target else [target]
+        return [target] if self.reads_target else []
+
+    def gradient(self, op: Builder, score: ir.Value, target: ir.Value | None = None) -> ir.Value:
+        """Build the derivative of the loss by the first product, with the `target` if updates read it."""
+        if self.folds_target:
+            return score
+        made = self.loss.gradient(op, self._target_of_margins(op, score) if target is None else target, score)
+        if made is None:
+            raise LookupError(f"{self.loss} has no gradient in closed form")
+        return made
+
+    def losses(
+        self, graph: ir.Graph, score: ir.Value, weight: ir.Value, target: ir.Value | None = None
+    ) -> ir.Value:
+        """Compute the losses of many batches from their first products; see :func:`~.add_losses`.
+
+        There is no `target` where rows have the signs of their labels.
+        """
+        raw = score
+        with appending(graph) as op:
+            if target is None:
+                target = self._target_of_margins(op, score)
+            if self.folds_target:
+                raw = op.Add(score, target)
+                raw.type, raw.shape = score.type, score.shape
+        return add_losses(graph, self.loss, target, raw, weight)
+
+    def _target_of_margins(self, op: Builder, score: ir.Value) -> ir.Value:
+        """Return the common target of all margins; a factor of 1 and a summand of 0 leave the graph."""
+        dtype = (score.dtype or ir.DataType.FLOAT).numpy()
+        number = np.full((1, 1), _TARGET_OF_MARGINS[type(self.loss)], dtype)
+        made = op.initializer(ir.tensor(number, name="target_of_margins"))
+        made.type, made.shape = score.type, ir.Shape([1, 1])
+        return made
 
     @property
     def width(self) -> int:
@@ -102,15 +170,6 @@ class LinearLayer:
         """Return the tensor of the coefficients with a row for each output."""
         coef = tensors[self.weight, kind]
         return coef if self.is_transposed else coef.T
-
-    def raw_predictions(self, graph: ir.Graph, score: ir.Value, target: ir.Value) -> ir.Value:
-        """Return the raw predictions of many batches from their first products."""
-        if not self.folds_target:
-            return score
-        with appending(graph) as op:
-            raw = op.Add(score, target)
-        raw.type, raw.shape = score.type, score.shape
-        return raw
 
 
 def make_copies(copies: Copies) -> None:

@@ -11,9 +11,9 @@ an update is one product for the raw predictions, and one for the new weights::
     z = [s_t x, 1] [V; b]^T,   [V; b] = [V; b] + gradient^T [g x / s_(t+1), g]
 
 where g is the weight of a sample times minus the rate. Half the squared error, of one output, has the targets
-in the first product too: a column of -y with the coefficient 1. Its gradient is then z. Averages of weights
-follow after the loop; an l1 penalty takes operators of its own, see
-:mod:`~onnxsgd.engine.step.linear_truncation`.
+in the first product too: a column of -y with the coefficient 1. Its gradient is then z. Losses of a margin,
+of one output, have rows with the signs of their labels. Averages of weights follow after the loop; an l1
+penalty takes operators of its own, see :mod:`~onnxsgd.engine.step.linear_truncation`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from onnxsgd._library_errors import run_error
 from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtype_of
-from onnxsgd.engine.step.deferred_losses import add_losses, declare
+from onnxsgd.engine.step.deferred_losses import declare
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.linear_averages import LinearAverages, add_changes
 from onnxsgd.engine.step.linear_layer import LinearLayer
@@ -55,7 +55,7 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     """Return a graph that makes one update for each batch.
 
     Inputs: `weights` [n_outputs, width]; `forward` and `backward` [n_batches, batch_size, width], `target`
-    [n_batches, batch_size, n_outputs], `sample_weight` [n_batches, batch_size].
+    [n_batches, batch_size, n_outputs], unless rows have signs; `sample_weight` [n_batches, batch_size].
     Outputs: `new_weights`; `losses` [n_batches].
     With an l1 penalty also `lower`, `upper` and, beside l2, `decay_share` [n_batches]. With averages, see
     :func:`~onnxsgd.engine.step.linear_averages.add_changes`: `shares`; `changes`.
@@ -75,20 +75,21 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     names = (str(value.name).removeprefix("update/") for value in scanned)
     stacked = [declare(name, value, stacked=True) for name, value in zip(names, scanned, strict=True)]
     shape = ir.Shape([None, rows, layer.n_outputs])
-    target = ir.Value(name="target", type=type_, shape=shape) if layer.folds_target else stacked[-1]
+    of_updates = stacked[-1:] if layer.reads_target else []
+    # where the data have a column of targets, the losses alone read them
+    of_losses = [ir.Value(name="target", type=type_, shape=shape)] if layer.folds_target else of_updates
     weight = ir.Value(name="sample_weight", type=type_, shape=ir.Shape([None, rows]))
     score = ir.Value(name="scores", type=type_, shape=shape)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     attributes = {"body": body, "num_scan_inputs": len(scanned)}
     graph.append(new_node("Scan", [first, *stacked], [last, score], attributes))
-    raw = layer.raw_predictions(graph, score, target)
-    losses = add_losses(graph, layer.loss, target, raw, weight)
+    losses = layer.losses(graph, score, weight, *of_losses)
     shares, changes = [], []
     if layer.is_averaged:
-        shares, changes = ([value] for value in add_changes(graph, layer, target, score, stacked[1]))
+        shares, changes = ([value] for value in add_changes(graph, layer, of_updates, score, stacked[1]))
     for node in list(graph):
         widen_scalars(graph, node)
-    graph.inputs.extend([first, *dict.fromkeys([*stacked, target]), weight, *shares])
+    graph.inputs.extend([first, *dict.fromkeys([*stacked, *of_losses]), weight, *shares])
     graph.outputs.extend([last, losses, *changes])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
@@ -111,7 +112,7 @@ def _body(layer: LinearLayer, dtype: ir.DataType, opsets: dict[str, int]) -> ir.
         present, kept = truncated(op, weights, *bounds, *shares) if bounds else (weights, weights)
         score = op.Gemm(forward, present, transB=1)
         score.type, score.shape = type_, ir.Shape([rows, n_outputs])
-        gradient = layer.loss.gradient(op, target[0], score) if target else score
+        gradient = layer.gradient(op, score, *target)
         new = op.Gemm(gradient, backward, kept, transA=1)
         new.type, new.shape = type_, weights.shape
     for node in list(body):
@@ -170,6 +171,8 @@ class LinearScanRunner:
             if name not in ("weights", "shares")
         }
         self._rows = np.zeros([self._size, layer.batch_size, layer.n_features], dtype)
+        #: Inputs of the graph too, where it reads them.
+        self._target = self._arrays.get("target", np.zeros([self._size, layer.batch_size, 1], dtype))
         self._gradient_weight = np.zeros([self._size, layer.batch_size, 1], dtype)
         self._losses = np.zeros(self._size, dtype)
         self._weights = [np.zeros(inputs["weights"].shape, dtype) for _ in range(2)]
@@ -224,17 +227,23 @@ class LinearScanRunner:
     def _fill(self, plan: EpochPlan, scales: np.ndarray, count: int) -> None:
         """Gather the batches of a block, and multiply them by all that does not depend on the weights."""
         layer, n = self._layer, self._layer.n_features
-        forward, backward, target, weight = (
-            self._arrays[name][:count] for name in ("forward", "backward", "target", "sample_weight")
+        forward, backward, weight = (
+            self._arrays[name][:count] for name in ("forward", "backward", "sample_weight")
         )
-        rows, factors = self._rows[:count], self._gradient_weight[:count]
+        rows, factors, target = self._rows[:count], self._gradient_weight[:count], self._target[:count]
         self._batches.fill(plan.rows, {layer.feature: rows}, target)
         plan.weigh(slice(None), weight, factors)
+        of_ones = factors
+        if layer.has_signs:
+            signs = layer.signs(target)
+            rows *= signs
+            of_ones = factors * signs
+            np.multiply(signs[..., 0], 1.0 / layer.unit, out=forward[..., n])
         before, after = scales.astype(rows.dtype)[:-1], (1.0 / scales[1:]).astype(rows.dtype)
         np.multiply(rows, before[:, None, None], out=forward[..., :n])
         np.multiply(rows, factors * after[:, None, None], out=backward[..., :n])
         if layer.intercept is not None:
-            np.multiply(factors[..., 0], layer.unit, out=backward[..., n])
+            np.multiply(of_ones[..., 0], layer.unit, out=backward[..., n])
         if layer.folds_target:
             np.multiply(target[..., 0], -1.0 / layer.unit, out=forward[..., n + 1])
 
