@@ -179,7 +179,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
     stacked = [forward, backward, inverse_rate, *pulls, *(target if layer.reads_target else [])]
-    score = tensor("scores", None, size, n_outputs)
+    score = tensor("scores", None, *layer.shape_of_scores)
     steps = [tensor("steps", None, n_outputs, layer.width)] if layer.is_penalised else []
     attributes = {"body": body, "num_scan_inputs": len(stacked)}
     graph.append(new_node("Scan", [*first, *stacked], [*last, score, *steps], attributes))
@@ -213,10 +213,8 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
     inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
-        score = op.Gemm(forward, weights, transB=1)
-        score.type, score.shape = type_, ir.Shape([size, n_outputs])
-        slope = layer.gradient(op, score, *target)
-        gradient = op.Gemm(slope, backward, transA=1)
+        score = layer.scores(op, forward, weights)
+        gradient = layer.change(op, layer.gradient(op, score, *target), backward)
         new_first = _decayed_sum(blocks, op, first, gradient)
         new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
         size_of_gradient = op.Sqrt(new_second)

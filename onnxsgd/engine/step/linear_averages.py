@@ -19,7 +19,6 @@ import onnx_ir as ir
 
 from onnxsgd.engine.step.update import AVERAGE
 from onnxsgd.graph.append import appending
-from onnxsgd.graph.nodes import fixed_size
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.buffers import Buffers
@@ -41,7 +40,7 @@ def add_changes(
         The model.
     target : list of ir.Value of shape [n_batches, batch_size, n_outputs]
         The targets, if updates read them.
-    score : ir.Value of the same shape
+    score : ir.Value of shape [n_batches, batch_size, n_outputs], or rows of as many numbers
         The first product of each batch.
     backward : ir.Value of shape [n_batches, batch_size, width]
         The second factor of each change.
@@ -53,7 +52,7 @@ def add_changes(
     ir.Value of shape [n_outputs, 2, width]
         The sums.
     """
-    n_outputs, width = fixed_size(score, 2), fixed_size(backward, 2)
+    n_outputs, width = layer.n_outputs, layer.width
     shares = ir.Value(name="shares", type=score.type, shape=ir.Shape([None, 1, 2]))
     with appending(graph) as op:
         tables = []

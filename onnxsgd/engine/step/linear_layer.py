@@ -101,6 +101,27 @@ class LinearLayer:
         """Return the target, if an update reads it apart from the data."""
         return [target] if self.reads_target else []
 
+    @property
+    def shape_of_scores(self) -> tuple[int, int]:
+        """The shape of the first product.
+
+        It is a row for one output whose updates read no target: the runtime has faster products for rows than
+        for columns. ``benchmarks/constants.py``: 0.97 of the time of an update with 10 features, 0.92 with
+        30, 0.86 with 64.
+        """
+        return (self.batch_size, self.n_outputs) if self.reads_target else (1, self.batch_size)
+
+    def scores(self, op: Builder, forward: ir.Value, weights: ir.Value) -> ir.Value:
+        """Build the first product."""
+        factors = (forward, weights) if self.reads_target else (weights, forward)
+        score = op.Gemm(*factors, transB=1)
+        score.type, score.shape = weights.type, ir.Shape(self.shape_of_scores)
+        return score
+
+    def change(self, op: Builder, gradient: ir.Value, backward: ir.Value, *summand: ir.Value) -> ir.Value:
+        """Build the product of the derivative of the loss with the rows, plus a summand."""
+        return op.Gemm(gradient, backward, *summand, transA=int(self.reads_target))
+
     def gradient(self, op: Builder, score: ir.Value, target: ir.Value | None = None) -> ir.Value:
         """Build the derivative of the loss by the first product, with the `target` if updates read it."""
         if self.folds_target:
@@ -122,8 +143,8 @@ class LinearLayer:
             if target is None:
                 target = self._target_of_margins(op, score)
             if self.folds_target:
-                raw = op.Add(score, target)
-                raw.type, raw.shape = score.type, score.shape
+                raw = op.Add(op.Reshape(score, [-1, self.batch_size, 1]), target)
+                raw.type, raw.shape = target.type, target.shape
         return add_losses(graph, self.loss, target, raw, weight)
 
     def _target_of_margins(self, op: Builder, score: ir.Value) -> ir.Value:

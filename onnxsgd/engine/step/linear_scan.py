@@ -79,7 +79,7 @@ def build_linear_scan(layer: LinearLayer, model: ir.Model) -> bytes:
     # where the data have a column of targets, the losses alone read them
     of_losses = [ir.Value(name="target", type=type_, shape=shape)] if layer.folds_target else of_updates
     weight = ir.Value(name="sample_weight", type=type_, shape=ir.Shape([None, rows]))
-    score = ir.Value(name="scores", type=type_, shape=shape)
+    score = ir.Value(name="scores", type=type_, shape=ir.Shape([None, *layer.shape_of_scores]))
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     attributes = {"body": body, "num_scan_inputs": len(scanned)}
     graph.append(new_node("Scan", [first, *stacked], [last, score], attributes))
@@ -110,10 +110,9 @@ def _body(layer: LinearLayer, dtype: ir.DataType, opsets: dict[str, int]) -> ir.
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         present, kept = truncated(op, weights, *bounds, *shares) if bounds else (weights, weights)
-        score = op.Gemm(forward, present, transB=1)
-        score.type, score.shape = type_, ir.Shape([rows, n_outputs])
+        score = layer.scores(op, forward, present)
         gradient = layer.gradient(op, score, *target)
-        new = op.Gemm(gradient, backward, kept, transA=1)
+        new = layer.change(op, gradient, backward, kept)
         new.type, new.shape = type_, weights.shape
     for node in list(body):
         widen_scalars(body, node)
