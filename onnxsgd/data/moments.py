@@ -111,10 +111,11 @@ class Moments:
         count.fill(np.add.reduce(weight))
         # about the first row first, which keeps the digits of columns far from zero
         first = table[0]
-        mean = first + weight.dot(table - first) / count
-        difference = table - mean
+        difference = table - first
+        step = weight.dot(difference) / count
+        difference -= step
         difference *= difference
-        return cls(count, mean, weight.dot(difference), count)
+        return cls(count, first + step, weight.dot(difference), count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:

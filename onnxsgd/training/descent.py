@@ -21,9 +21,6 @@ _SMALL = 0.05
 #: A window whose updates gain this share of the loss each multiplies the rate by the second number, up to the
 #: largest one. A rate that was cut does not grow again.
 _BOLD, _GROWTH = 1 / 1600, 1.5
-#: Training continues after a decay whose last window gained this many times the gain that counts: networks on
-#: few samples overfit with smaller ones.
-_STILL = 100.0
 #: The shape of the decay: the exponent of the share of it that is left.
 _SHAPE = 1.5
 #: The short windows that are made before the next decision while the rate grows. With three, a rate that grew
@@ -87,6 +84,8 @@ class Descent:
         The same after a window whose gain is so many times the one that raises the rate.
     shortest_decay : int
         The fewest windows of the decay.
+    still : float
+        Training continues after a decay whose last window gained this many times the gain that counts.
 
     Attributes
     ----------
@@ -111,6 +110,7 @@ class Descent:
     guesses: bool = False
     sure: float = math.inf
     shortest_decay: int = 6
+    still: float = 100.0
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -212,6 +212,11 @@ class Descent:
         """The windows up to the next decision while the rate grows, without a guess."""
         return _GROWING if self._n_done else 1
 
+    @property
+    def ends_at_best(self) -> bool:
+        """True if no window has a lower loss than the last one."""
+        return self._last == self.best
+
     def bears_out(self, losses: Sequence[float]) -> bool:
         """Tell whether the losses of windows made on a guess lead to their rates, and are no signs of others.
 
@@ -302,7 +307,7 @@ class Descent:
 
     def _end_or_continue(self, loss: float) -> None:
         """End training, unless the last window of the decay still gained: then continue at a lower rate."""
-        has_gained = self._last - loss > _STILL * self.least_gain
+        has_gained = self._last - loss > self.still * self.least_gain
         if not has_gained or self._is_last_decay or self._n_done >= self.n_windows:
             self.has_ended = True
             return

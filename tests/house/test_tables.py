@@ -134,6 +134,9 @@ GUARDS = {
     "learner/test_templates.py::test_every_class_with_a_known_structure_has_a_case": (
         "graph.sklearn.structure:_ATTRIBUTES",
     ),
+    "training/test_linear_runner.py::test_every_loss_of_a_margin_is_that_of_rows_with_signs": (
+        "engine.step.linear_layer:_TARGET_OF_MARGINS",
+    ),
     "test_losses.py::test_every_loss_has_a_case": (
         "losses:CLASSIFICATION_LOSSES",
         "losses:MULTINOMIAL_LOSSES",

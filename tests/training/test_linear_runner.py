@@ -14,7 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from test_losses import CASES
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, losses
-from onnxsgd.engine.step import linear_scan
+from onnxsgd.engine.step import linear_layer, linear_scan
+from onnxsgd.engine.step.linear_layer import LinearLayer
 from onnxsgd.engine.step.linear_scan import LinearScanRunner
 from onnxsgd.exceptions import ConvergenceError
 
@@ -336,3 +337,21 @@ def test_a_layer_on_steps_of_series_takes_the_general_loop(runs, options):
     found.fit(series, Y.reshape(50, 3, 1))
     assert sum(runs) == 0
     assert np.mean((found.predict(series).ravel() - Y) ** 2) < 0.2
+
+
+def test_every_loss_of_a_margin_is_that_of_rows_with_signs():
+    """The value of a target, and the derivative times the sign, are those of the common target of margins."""
+    cases = {type(loss): (loss, value, slope) for loss, value, slope in CASES.values()}
+    assert set(linear_layer._TARGET_OF_MARGINS) <= set(cases)
+    z = RNG.normal(size=(200, 1), scale=3)
+    for kind, common in linear_layer._TARGET_OF_MARGINS.items():
+        loss, value, slope = cases[kind]
+        y = RNG.integers(0, 2, (200, 1)) if loss.targets == "indicator" else RNG.choice([-1, 1], (200, 1))
+        layer = LinearLayer("X", "coef", "intercept", False, D, 1, 10, False, False, False, loss)
+        assert layer.has_signs
+        assert not layer.reads_target
+        signs = layer.signs(y)
+        assert set(signs.ravel()) == {-1, 1}
+        of_margins = np.full_like(y, common)
+        np.testing.assert_allclose(value(of_margins, signs * z), value(y, z), atol=1e-12)
+        np.testing.assert_allclose(signs * slope(of_margins, signs * z), slope(y, z), atol=1e-12)

@@ -582,11 +582,11 @@ class _Call:
 
     def squares(self, n_parts: int) -> np.ndarray:
         """Return the sums of squares of the coefficients of raw data after parts of as many batches."""
-        starts = np.arange(0, self.n_batches, self.n_batches // n_parts)
-        moves = np.add.reduceat(self._steps, starts, axis=0, dtype=np.float64)
-        weights = self.arrays["weights"] - np.add.accumulate(moves, axis=0)
-        weights *= weights
-        squares: np.ndarray = weights.dot(self.arrays["penalty_scale"][0]).sum(axis=1)
+        weights = self.arrays["weights"]
+        moves = np.add.reduce(self._steps.reshape(n_parts, -1, *weights.shape), axis=1)
+        present = weights - np.add.accumulate(moves, dtype=np.float64)
+        present *= present
+        squares: np.ndarray = np.add.reduce(present.dot(self.arrays["penalty_scale"][0]), axis=1)
         return squares
 
     def _keep_idle(self, idle: np.ndarray) -> None:
