@@ -149,7 +149,7 @@ lora = LoRA(rank=2, alpha=2, targets=["word_table", "*_weight0", "*_weight1"])
 adapted, tuned = {}, {}
 for domain in ("films", "phones"):
     adapted[domain] = OnnxSGDClassifier(base, adapter=lora, **recipe, eta0=1e-2, max_iter=30)
-    tuned[domain] = OnnxSGDClassifier(base, **recipe, eta0=4e-3, max_iter=30)
+    tuned[domain] = OnnxSGDClassifier(base, **recipe, eta0=3e-3, max_iter=30)
     for learner in (adapted[domain], tuned[domain]):
         learner.fit(*train[domain])
 
