@@ -10,7 +10,7 @@ from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.loading.computed_sizes import with_guards
 from onnxsgd.runtime.cores import share_of_cores
 from onnxsgd.runtime.device import HOST, Device
-from onnxsgd.runtime.editions import load_runtime
+from onnxsgd.runtime.editions import load_runtime, runtime_version
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.stages import stage
 
@@ -103,23 +103,32 @@ def make_session(model: bytes, n_threads: int, device: Device = HOST) -> Any:
         raise UnsupportedError(f"The runtime lacks an operator of the graph: {reason(error)}.") from error
 
 
-#: Graph optimizers of onnxruntime 1.19 that make invalid nodes, by a phrase of the error that follows.
-_FAULTY = {"FusedMatMul": "MatmulTransposeFusion", "(QuantizeLinear)": "QDQPropagationTransformer"}
+#: Graph optimizers of onnxruntime that make invalid nodes, by a phrase of the error that follows.
+_FAULTY = {
+    "FusedMatMul": "MatmulTransposeFusion",
+    "(QuantizeLinear)": "QDQPropagationTransformer",
+    "/QuickGeluFusion/": "QuickGeluFusion",
+    "/LayerNormFusion/": "LayerNormFusion",
+}
 
 
 def open_session(model: bytes, options: Any, **placement: Any) -> Any:
     """Return an ``onnxruntime.InferenceSession`` with faulty graph optimizers disabled.
 
     GatherToSliceFusion, up to onnxruntime 1.24 at least, removes a Range that one Gather reads, even if it is
-    an output of the graph, which is then missing. Two others are disabled in a second attempt: in 1.19,
-    MatmulTransposeFusion makes an operator without a float64 kernel, and QDQPropagationTransformer quantizes
-    to int32 behind a Reshape of an int32 bias. Each exception can go when no supported version needs it.
+    an output of the graph, which is then missing. SimplifiedLayerNormFusion of 1.19 makes an operator of
+    float64 tensors that fails when it runs. Others are disabled in a second attempt: MatmulTransposeFusion
+    and LayerNormFusion of 1.19, and QuickGeluFusion up to 1.24 at least, make operators without a float64
+    kernel, and QDQPropagationTransformer of 1.19 quantizes to int32 behind a Reshape of an int32 bias. Each
+    exception can go when no supported version needs it.
     """
     onnxruntime = load_runtime()
     if placement["providers"][0] == "CPUExecutionProvider":
         # a Gather on a GPU does not fail
         model = with_guards(model)
     disabled = ["GatherToSliceFusion"]
+    if runtime_version() < (1, 20):
+        disabled.append("SimplifiedLayerNormFusion")
     while True:
         try:
             return onnxruntime.InferenceSession(model, options, **placement, disabled_optimizers=disabled)

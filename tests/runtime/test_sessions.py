@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from onnx.parser import parse_model
+from scipy.special import expit
 
 from onnxsgd.exceptions import EngineError, ParameterError
 from onnxsgd.runtime.sessions import make_session, resolve_threads
@@ -66,6 +67,48 @@ g (float[2, 3] X) => (float[2, 3] Y)
     session = make_session(model.SerializeToString(), 1)
     (y,) = session.run(None, {"X": np.ones((2, 3), np.float32)})
     np.testing.assert_array_equal(y, [[6, 11, 16]] * 2)
+
+
+NORMAL = """
+    M = ReduceMean <axes = [-1]> (X)
+    D = Sub(X, M)
+    S = Pow(D, two)
+    V = ReduceMean <axes = [-1]> (S)
+    E = Add(V, small)
+    R = Sqrt(E)
+    N = Div(D, R)
+    G = Mul(N, scale)
+    Y = Add(G, bias)"""
+ROOT_MEAN_SQUARE = """
+    S = Pow(X, two)
+    V = ReduceMean <axes = [-1]> (S)
+    E = Add(V, small)
+    R = Sqrt(E)
+    N = Div(X, R)
+    Y = Mul(N, scale)"""
+SCALE, BIAS = np.array([1.0, 2.0, 3.0]), np.array([-1.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("S = Sigmoid(X) Y = Mul(X, S)", lambda x: x * expit(x)),
+        ("Z = Mul(X, two) S = Sigmoid(Z) Y = Mul(X, S)", lambda x: x * expit(2 * x)),
+        (NORMAL, lambda x: (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True) * SCALE + BIAS),
+        (ROOT_MEAN_SQUARE, lambda x: x / np.sqrt((x**2).mean(1, keepdims=True)) * SCALE),
+    ],
+    ids=["silu", "quick gelu", "layer normalization", "root mean square"],
+)
+def test_float64_graphs_are_not_fused_to_operators_without_a_kernel(body, expected):
+    """Optimizers of onnxruntime up to 1.24 make such operators, or one that fails when it runs."""
+    model = parse_model(f"""
+<ir_version: 8, opset_import: ["" : 17]>
+g (double[N, 3] X) => (double[N, 3] Y)
+<double two = {{2.0}}, double small = {{1e-14}}, double[3] scale = {{1.0, 2.0, 3.0}},
+ double[3] bias = {{-1.0, 0.5, 1.0}}> {{ {body} }}""")
+    session = make_session(model.SerializeToString(), 1)
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_allclose(session.run(None, {"X": x})[0], expected(x), rtol=1e-10)
 
 
 def test_an_error_that_no_optimizer_makes_is_raised():
