@@ -214,8 +214,11 @@ class _Inside:
 _INSIDE = _Inside()
 
 
-def _times(pair: Pair, n_rounds: int) -> list[float]:
-    """Return the milliseconds of each call: the first decile, as other work may disturb some."""
+def _times(pair: Pair, n_rounds: int, in_a_row: int = 1) -> list[float]:
+    """Return the milliseconds of each call: the first decile, as other work may disturb some.
+
+    So many calls of each are made, and timed, before the other's turn.
+    """
     calls = [call for call in pair if call is not None]
     for call in calls * 3:
         call()
@@ -223,8 +226,10 @@ def _times(pair: Pair, n_rounds: int) -> list[float]:
     for _ in range(n_rounds):
         for number, call in enumerate(calls):
             start, inside = time.process_time(), _INSIDE.seconds
-            call()
-            seconds[number].append(time.process_time() - start - (_INSIDE.seconds - inside))
+            for _ in range(in_a_row):
+                call()
+            elapsed = time.process_time() - start - (_INSIDE.seconds - inside)
+            seconds[number].append(elapsed / in_a_row)
     return [1e3 * float(np.quantile(times, 0.1)) for times in seconds]
 
 
@@ -314,6 +319,12 @@ def main() -> None:
         "--beside", nargs="?", const="updates", choices=("updates", "runtime"),
         help="our times beside the updates, or beside the calls of the runtime alone",
     )  # fmt: skip
+    parser.add_argument(
+        "--in-a-row",
+        type=int,
+        default=1,
+        help="calls of each kind before those of the other",
+    )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -331,7 +342,7 @@ def main() -> None:
     n_fits = _SEEDS if arguments.default else 1
     for name, pair in _default_pairs() if arguments.default else _pairs():
         if arguments.only in name:
-            _print_row(name, [time / n_fits for time in _times(pair, arguments.rounds)])
+            _print_row(name, [time / n_fits for time in _times(pair, arguments.rounds, arguments.in_a_row)])
 
 
 if __name__ == "__main__":
