@@ -29,7 +29,7 @@ class Held:
         (str, ["", "a"], [b"a", 1, None]),
         (np.ndarray, [np.ones(2)], [[1.0], 1.0, None]),
         (int | None, [None, 3], ["x", 1.5]),
-        (list[float], [[], [1.0, 2]], [(1.0,), ["x"], [[1.0]], {}]),
+        (list[float], [[], [1.0, 2]], [(1.0,), ["x"], [1.0, "x"], [[1.0]], {}]),
         (tuple[int, ...], [(), (1, 2)], [[1], ("x",), (None,)]),
         (
             tuple[str, str | None] | None,
