@@ -214,8 +214,11 @@ class Descent:
 
     @property
     def ends_at_best(self) -> bool:
-        """True if no window has a lower loss than the last one."""
-        return self._last == self.best
+        """True if no window has a lower loss than the last one, which is one of a decay.
+
+        Rates that fall to zero do not diverge at the end of a window, as others do unseen by its mean.
+        """
+        return self.is_decaying and self._last == self.best
 
     def bears_out(self, losses: Sequence[float]) -> bool:
         """Tell whether the losses of windows made on a guess lead to their rates, and are no signs of others.

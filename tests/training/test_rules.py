@@ -141,6 +141,50 @@ def test_the_copy_is_returned_if_it_is_better_than_the_last_weights():
     assert problem.state.tensors[KEY] == 0.3
 
 
+@pytest.mark.parametrize(
+    ("is_linear", "last", "is_looked_at"), [(True, 0.45, False), (True, 0.55, True), (False, 0.45, True)]
+)
+def test_a_last_window_far_below_the_start_is_its_own_measure(is_linear, last, is_looked_at):
+    """Of a linear model, at the end of a decay: the exact objective changes nothing then."""
+    problem = Problem(is_linear=is_linear)
+    while not problem.rule._descent.is_decaying:
+        problem.move(0.9)
+    n_epochs = problem.rule.n_epochs
+    for loss in np.linspace(0.6, last, n_epochs):
+        ends = problem.move(0.5, loss=loss)
+    assert ends
+    looks = []
+    problem.rule._objective = lambda: looks.append(None) or 0.25
+    problem.rule.end()
+    assert bool(looks) == is_looked_at
+    assert problem.state.tensors[KEY] == 0.5
+
+
+def test_weights_before_the_end_of_a_decay_are_looked_at():
+    """Of a fit that a callback ends: the last updates of a window may diverge, and its mean does not show it."""
+    problem = Problem()
+    problem.move(0.9, loss=0.2)
+    problem.state.tensors = {KEY: np.array(3.0)}
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("is_regression", "n_iter_no_change", "goes_on"), [(False, 2, False), (False, 40, True), (True, 2, True)]
+)
+def test_small_classifiers_of_little_patience_end_with_their_first_decay(
+    is_regression, n_iter_no_change, goes_on
+):
+    """Though its last window gains 300 times the gain that counts."""
+    problem = Problem(n_batches=8, is_regression=is_regression, n_iter_no_change=n_iter_no_change)
+    while not problem.rule._descent.is_decaying:
+        problem.move(0.9)
+    n_epochs = problem.rule.n_epochs
+    for number in range(n_epochs):
+        ends = problem.move(0.9, loss=0.81 if number < n_epochs - 2 else 0.5)
+    assert ends == (not goes_on)
+
+
 def test_the_score_of_a_constant_is_no_score_to_beat():
     """Zeros have the accuracy of the majority, which no first epoch of a balanced loss reaches."""
     problem = Problem(score=lambda weights: 0.97, on_score=True, is_model=False)
