@@ -161,7 +161,7 @@ def test_a_last_window_far_below_the_start_is_its_own_measure(is_linear, last, i
 
 
 def test_weights_before_the_end_of_a_decay_are_looked_at():
-    """Of a fit that a callback ends: the last updates of a window may diverge, and its mean does not show it."""
+    """A callback may end a fit in a window whose last updates diverge, which its mean does not show."""
     problem = Problem()
     problem.move(0.9, loss=0.2)
     problem.state.tensors = {KEY: np.array(3.0)}
