@@ -112,10 +112,11 @@ class Moments:
         # about the first row first, which keeps the digits of columns far from zero
         first = table[0]
         difference = table - first
-        step = weight.dot(difference) / count
-        difference -= step
+        mean = first + weight.dot(difference) / count
+        # of the table: infinite differences from the first row have no difference from their mean
+        np.subtract(table, mean, out=difference)
         difference *= difference
-        return cls(count, first + step, weight.dot(difference), count)
+        return cls(count, mean, weight.dot(difference), count)
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:

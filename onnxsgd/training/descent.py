@@ -214,11 +214,12 @@ class Descent:
 
     @property
     def ends_at_best(self) -> bool:
-        """True if no window has a lower loss than the last one, which is one of a decay.
+        """True if a whole decay has ended, and no window has a lower loss than its last one.
 
-        Rates that fall to zero do not diverge at the end of a window, as others do unseen by its mean.
+        At the large rates of other windows the loss may be far from the mean at their end.
         """
-        return self.is_decaying and self._last == self.best
+        done, length = self._decay or (1, 0)
+        return done > length >= self.shortest_decay and self._last == self.best
 
     def bears_out(self, losses: Sequence[float]) -> bool:
         """Tell whether the losses of windows made on a guess lead to their rates, and are no signs of others.

@@ -593,12 +593,12 @@ class DescentRule:
     def _objective_in_the_end(self) -> float:
         """Return the exact objective of the last weights, or of the copy, if that has a lower one.
 
-        A linear model whose last window is the best, at half the first objective or less, has the mean of
+        A linear model whose decay ends with the best window, below half the first objective, has the mean of
         that window: a call for the exact one takes 3 percent of a small fit, and changes nothing.
         """
         best = self._descent.best
-        is_known = self._is_linear and self._descent.ends_at_best and not self._losses
-        if is_known and 0 <= best <= self._start / 2 < math.inf:
+        is_known = self._is_linear and not self._is_other and self._descent.ends_at_best and not self._losses
+        if is_known and 0 <= best < self._start / 2 < math.inf:
             return best
         objective, last = self._objective(), _Copy.of(self._state)
         if objective <= best:

@@ -124,6 +124,13 @@ def test_means_whose_squares_overflow_are_merged():
         assert np.isfinite([merged.deviation(), merged.size()]).all()
 
 
+def test_columns_whose_differences_overflow_are_infinitely_wide():
+    """No number would make all predictions none: fits of the other columns end at zeros."""
+    table = np.array([[1e308, 1.0], [-1e308, 2.0], [0.0, 3.0]])
+    moments = Moments.of(table, np.ones(3))
+    np.testing.assert_array_equal(moments.squares, [np.inf, 2.0])
+
+
 def test_sparse_data_without_an_entry():
     moments = Moments.of(sparse.csr_matrix((5, 3)), np.ones(5))
     np.testing.assert_array_equal(moments.deviation(), 1.0)

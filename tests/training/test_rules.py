@@ -24,7 +24,7 @@ class Problem:
 
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
-        is_linear=True, put_back=None, is_regression=False, **stopping
+        is_linear=True, put_back=None, is_regression=False, is_other=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -38,6 +38,7 @@ class Problem:
             self.loaded.append,
             score,
             is_linear=is_linear,
+            is_other=is_other,
             put_back=put_back,
             is_regression=is_regression,
         )
@@ -201,14 +202,36 @@ def test_divergence_is_undone():
     assert problem.state.tensors[KEY] == 0.5
 
 
-def test_worse_weights_than_the_first_are_never_returned():
+@pytest.mark.parametrize("loss", [0.9, 0.01])
+@pytest.mark.parametrize("max_iter", [1, 2, 3, 100])
+def test_worse_weights_than_the_first_are_never_returned(loss, max_iter):
     """The mean loss of each window may look better than the objective at its end."""
-    problem = Problem()
-    problem.move(1.5, loss=0.9)
+    problem = Problem(max_iter=max_iter)
+    for _ in range(min(3, max_iter)):
+        problem.move(1.5, loss=loss)
     with pytest.warns(ConvergenceWarning, match="did not lower the objective"):
         problem.rule.end()
     assert problem.state.tensors[KEY] == 1.0
     assert problem.state.t == 0
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_the_objective_after_a_whole_decay_is_the_mean_of_its_last_window(is_other):
+    """Unless the losses are those of another function, or there is none below half the first objective."""
+    problem = Problem(n_batches=32, is_other=is_other)
+    for number in range(100):
+        if problem.move(1.5, loss=0.01 - 1e-8 * number):
+            break
+    assert problem.rule._descent.ends_at_best
+    assert problem.rule._objective_in_the_end() == (1.5**2 if is_other else problem.rule._descent.best)
+
+
+def test_weights_worse_than_a_first_objective_of_zero_are_not_returned():
+    problem = Problem(start=0.0)
+    while not problem.move(0.5, loss=0.0):
+        pass
+    problem.rule.end()
+    assert problem.state.tensors[KEY] == 0.0
 
 
 def test_better_weights_are_returned_without_a_word():
