@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -11,10 +13,17 @@ import numpy as np
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
-__all__ = ["Settable", "as_float", "check_count", "check_flag", "check_number"]
+__all__ = ["Settable", "as_float", "check_count", "check_flag", "check_number", "did_you_mean"]
 
 #: Larger counts are no floats, and no lengths of arrays.
 _LARGEST = 2**63 - 1
+
+
+def did_you_mean(given: object, legal: Iterable[object]) -> str:
+    """Return a sentence with the legal name nearest to a string, in letters of any case; empty if none is."""
+    names = {name.lower(): name for name in legal if isinstance(name, str)}
+    close = difflib.get_close_matches(given.lower(), names, n=1) if isinstance(given, str) else []
+    return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
 class Settable:

@@ -22,7 +22,7 @@ from numbers import Real
 
 import numpy as np
 
-from onnxsgd._settable import Settable, check_flag, check_number
+from onnxsgd._settable import Settable, check_flag, check_number, did_you_mean
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
 __all__ = ["PENALTIES", "Penalty", "PenaltyTable", "make_penalties", "make_penalty"]
@@ -207,6 +207,7 @@ def make_penalty(name: str | Penalty | None, alpha: float, l1_ratio: float) -> P
     if not isinstance(name, str | None) or name not in PENALTIES:
         raise ParameterError(
             f"penalty={name!r} is not accepted: it must be one of {list(PENALTIES)}, or a Penalty."
+            f"{did_you_mean(name, PENALTIES)}"
         )
     return PENALTIES[name](alpha, l1_ratio)
 
@@ -323,5 +324,5 @@ def _entry(key: str, value: object, alpha: float, l1_ratio: float) -> Penalty:
         return make_penalty(value, alpha, l1_ratio)
     raise ParameterError(
         f"penalty[{key!r}]={value!r} is not accepted: it must be one of {list(PENALTIES)}, a number, the "
-        "strength l2, or a penalty such as Penalty(l1=0.1, l2=0.01)."
+        f"strength l2, or a penalty such as Penalty(l1=0.1, l2=0.01).{did_you_mean(value, PENALTIES)}"
     )

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from onnxscript import GraphBuilder
 from scipy.special import expit, log_softmax, softmax, xlogy
 
-from onnxsgd import losses
+from onnxsgd import DerivativeOptions, add_loss_output, losses
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.gradient.derivative import onnx_derivative
 from onnxsgd.testing import check_gradients
@@ -475,3 +476,25 @@ def test_losses_are_values(name):
     assert copy == loss
     assert hash(copy) == hash(loss)
     assert loss != losses.Huber(epsilon=0.75)
+
+
+@pytest.mark.parametrize(
+    "loss", [losses.Focal(0.5), losses.MultinomialFocal(0.5), losses.Focal(0.0)], ids=str
+)
+def test_focal_losses_differentiated_by_the_engine_are_finite(loss):
+    """Where the power of a probability that is rounded to 0 has an infinite slope."""
+    n_columns = 2 if loss.is_joint else 1
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[N, {n_columns}] X) => (float[N, {n_columns}] Z)
+        <float[1] one = {{1}}> {{ Z = Mul(X, one) }}"""
+    )
+    graph = onnx_derivative(
+        add_loss_output(model, loss), options=DerivativeOptions.Loss, loss="loss", label="label"
+    )
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    row = np.array([[200.0, -200.0]], np.float32)[:, :n_columns]
+    label = np.array([[1.0, 0.0]], np.float32)[:, :n_columns]
+    known = {"X": row, "label": label, "one": np.ones(1, np.float32)}
+    values = session.run(["loss", "X_grad"], {i.name: known[i.name] for i in session.get_inputs()})
+    for value in values:
+        np.testing.assert_allclose(value, 0, atol=1e-6)

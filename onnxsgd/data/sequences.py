@@ -283,7 +283,8 @@ def read_sequences(X: object, inputs: Sequence[ir.Value] | None) -> Any:
     is_ragged = holds_sequences(X)
     mask = None if inputs is None else find_mask(inputs)
     makes_mask = mask is not None and (given is None or str(mask.name) not in given)
-    if not (is_ragged or makes_mask):
+    may_pad = mask is not None and given is not None and _fixed_length(mask) is not None
+    if not (is_ragged or makes_mask or may_pad):
         return X
     if inputs is None:
         raise GraphError(
@@ -375,20 +376,31 @@ def _check_counts(given: Mapping[str, Ragged | np.ndarray]) -> None:
 def _with_mask(
     given: dict[str, Any], inputs: Sequence[ir.Value], mask: ir.Value | None
 ) -> dict[str, np.ndarray]:
-    """Return arrays of one length with a mask of ones, if that length is known."""
+    """Return arrays of one length with a mask, of ones if it is not given, if that length is known.
+
+    Where the graph fixes a larger length, they are padded to it with 0, as sequences of several lengths are.
+    """
     if mask is None or mask.shape is None:
         return given
     shapes = {str(value.name): value.shape for value in inputs if value is not mask and value.shape}
-    lengths = {
-        given[name].shape[1]
+    names = [
+        name
         for name, shape in shapes.items()
         if name in given and given[name].ndim > 1 and len(shape) > 1 and shape[1] == mask.shape[1]
-    }
+    ]
+    lengths = {given[name].shape[1] for name in names}
     if len(lengths) != 1:
         # the graph does not say of what the mask is, and the usual error names it
         return given
-    size = (len(next(iter(given.values()))), lengths.pop())
-    return {**given, str(mask.name): np.ones(size, np.int8)}
+    length = lengths.pop()
+    size = (len(next(iter(given.values()))), length)
+    made = {str(mask.name): np.ones(size, np.int8), **given}
+    missing = (_fixed_length(mask) or 0) - length
+    if missing > 0 and made[str(mask.name)].shape == size:
+        for name in (*names, str(mask.name)):
+            array = made[name]
+            made[name] = np.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)])
+    return made
 
 
 def _check_lengths(sequences: Sequences, mask: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -20,6 +19,7 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
+from onnxsgd._settable import did_you_mean
 from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
@@ -216,8 +216,7 @@ def _check_all(kind: Any, *values: object) -> None:
 def _nearest(constraints: list[Any], value: object) -> str:
     """Return a sentence with the legal name nearest to a string; empty if there is none."""
     legal = [option for known in constraints if isinstance(known, StrOptions) for option in known.options]
-    close = difflib.get_close_matches(value, legal, n=1) if isinstance(value, str) else []
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return did_you_mean(value, legal)
 
 
 def _check(kind: Any, name: str, value: object) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import ParameterError, ParameterTypeError, UnsupportedError
 from onnxsgd.losses._base import Link, Loss, Targets, check_choices
 
@@ -123,14 +124,20 @@ class FromCallable(Loss):
                 f"The loss {self!r} returned {type(returned).__name__}: it must return a tuple of losses and "
                 "their gradient."
             )
-        values, gradient = (np.asarray(part, raw_prediction.dtype) for part in returned)
+        try:
+            values, gradient = (np.asarray(part, raw_prediction.dtype) for part in returned)
+        except (TypeError, ValueError) as error:
+            raise ParameterError(
+                f"The loss {self!r} returned something else than arrays of numbers ({reason(error)}): it "
+                "must return losses and their gradient."
+            ) from error
         n_samples, shape = len(y_true), raw_prediction.shape
         self._check_shape("losses", values, {(n_samples,), (n_samples, 1), shape})
         self._check_shape("a gradient", gradient, {shape})
         losses = values.reshape(n_samples, -1).sum(axis=1)
         if np.isposinf(losses).any():
             return losses, np.zeros_like(raw_prediction)
-        for name, found in (("losses", losses), ("a gradient", gradient)):
+        for name, found in (("losses", losses), ("gradients", gradient)):
             if not np.isfinite(found).all():
                 rows = np.flatnonzero(~np.isfinite(found.reshape(n_samples, -1)).all(axis=1))
                 row = int(rows[0])

@@ -273,7 +273,9 @@ class Focal(Loss):
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         against = op.Neg(op.Mul(y_true, raw_prediction))
-        return op.Mul(op.Pow(op.Sigmoid(against), self.gamma), _softplus(op, against))
+        # the slope of a power below 1 is infinite at 0
+        wrong = op.Max(op.Sigmoid(against), TINY)
+        return op.Mul(op.Pow(wrong, self.gamma), _softplus(op, against))
 
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         margin = op.Mul(y_true, raw_prediction)
@@ -314,7 +316,8 @@ class MultinomialFocal(Loss):
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         log_right, wrong = self._parts(op, y_true, raw_prediction)
-        return op.Neg(op.Mul(op.Pow(wrong, self.gamma), log_right))
+        # the slope of a power below 1 is infinite at 0
+        return op.Neg(op.Mul(op.Pow(op.Max(wrong, TINY), self.gamma), log_right))
 
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         log_right, wrong = self._parts(op, y_true, raw_prediction)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxsgd._settable import did_you_mean
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.losses import (
     CLASSIFICATION_LOSSES,
@@ -104,7 +105,10 @@ def make_score(name: str | Loss, options: Mapping[str, object]) -> Loss:
     if not isinstance(name, str):
         raise ParameterTypeError(f"score_name={name!r} is not accepted: it must be a string or a Loss.")
     if name not in SCORES:
-        raise ParameterError(f"score_name={name!r} is not known: it must be one of {sorted(SCORES)}.")
+        raise ParameterError(
+            f"score_name={name!r} is not known: it must be one of {sorted(SCORES)}."
+            f"{did_you_mean(name, SCORES)}"
+        )
     score: Any = SCORES[name]
     _refuse_unknown(options, [field.name for field in fields(score)], f"score_name={name!r}")
     loss: Loss = score(**options)

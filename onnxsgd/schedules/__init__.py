@@ -7,9 +7,9 @@ A plain callable ``t -> rate`` is accepted as well.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
+from onnxsgd._settable import did_you_mean
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.schedules._around import ByEpoch, ScheduleAround, WarmUp
 from onnxsgd.schedules._auto import Auto
@@ -96,9 +96,8 @@ def make_schedule(
         )
     legal = f"it must be one of {sorted(SCHEDULES)}, a Schedule or a callable."
     if isinstance(schedule, str):
-        close = difflib.get_close_matches(schedule, SCHEDULES, n=1)
-        legal += f" Did you mean {close[0]!r}?" if close else ""
-        raise ParameterError(f"learning_rate={schedule!r} is not accepted: {legal}")
+        nearest = did_you_mean(schedule, SCHEDULES)
+        raise ParameterError(f"learning_rate={schedule!r} is not accepted: {legal}{nearest}")
     if callable(schedule):
         return FunctionSchedule(schedule)
     raise ParameterTypeError(f"learning_rate={schedule!r} is not accepted: {legal}")

@@ -145,6 +145,20 @@ def test_a_graph_of_fixed_length_is_padded_to_it():
         read_sequences(SHORT, inputs(X=[3, 3], mask=[3]))
 
 
+def test_sequences_of_one_length_are_padded_to_a_fixed_one():
+    """As the same sequences are beside others."""
+    fixed = inputs(X=[6, 3], mask=[6])
+    for X in ([np.ones((2, 3))], np.ones((1, 2, 3)), {"X": [np.ones((2, 3))]}):
+        found = read_sequences(X, fixed)
+        assert found["X"].shape == (1, 6, 3)
+        assert found["X"].sum() == 6
+        assert found["mask"].tolist() == [[1, 1, 0, 0, 0, 0]]
+    found = read_sequences({"X": np.ones((1, 2, 3)), "mask": [np.array([0, 1])]}, fixed)
+    assert found["X"].shape == (1, 6, 3)
+    assert found["mask"].tolist() == [[0, 1, 0, 0, 0, 0]]
+    assert read_sequences(np.ones((1, 7, 3)), fixed)["X"].shape == (1, 7, 3)  # refused later
+
+
 def test_no_mask_no_padding():
     found = read_sequences(SHORT, PLAIN)
     assert not found.is_padded

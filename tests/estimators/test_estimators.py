@@ -297,6 +297,8 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"learning_rate": "invscaling", "optimizer": "adam", "momentum": 0.5}, "no effect"),
         ({"learning_rate": "invscaling", "nesterov": True}, "nesterov"),
         ({"learning_rate": "cosin"}, r"learning_rate.*Got 'cosin' instead\. Did you mean 'cosine'\?$"),
+        ({"learning_rate": "invscaling", "optimizer": "SGD"}, r"Got 'SGD' instead\. Did you mean 'sgd'\?$"),
+        ({"penalty": {"coef": "Group_Lasso"}}, r"'coef'\]='Group_Lasso' is .*Did you mean 'group_lasso'\?$"),
         ({"learning_rate": "?"}, r"Got '\?' instead\.$"),
         ({"eta0": 1e31}, r"eta0.* float in the range \(0.0, 1e\+30\]"),
         ({"max_grad_value": 1e31}, r"max_grad_value.* float in the range \(0.0, 1e\+30\]"),

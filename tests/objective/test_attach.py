@@ -586,7 +586,11 @@ TWO_OUTPUTS = """<ir_version: 8, opset_import: ["": 17]>
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"score_name": "Squared_Error"}, ParameterError, "'Squared_Error' is not known: .*'squared_error'"),
+        (
+            {"score_name": "Squared_Error"},
+            ParameterError,
+            r"'Squared_Error' is not known: .*Did you mean 'squared_error'\?$",
+        ),
         ({"score_name": "mse"}, ParameterError, "'absolute_error', .*'huber', .*'log', .*'quantile'"),
         ({"score_name": None}, ParameterTypeError, "score_name=None"),
         ({"epsilon": 1}, ParameterTypeError, r"\['epsilon'\] .*'squared_error': it accepts none"),

@@ -221,9 +221,9 @@ WRONG = {
     "NaN losses": (lambda y, z: (z * np.nan, z), r"losses that are not finite, such as nan for y_true=\["),
     "NaN gradient": (
         lambda y, z: (z, np.where(np.arange(32)[:, None] == 5, np.nan, z)),
-        r"a gradient that are not finite, such as \[nan\] for y_true=",
+        r"gradients that are not finite, such as \[nan\] for y_true=",
     ),
-    "no numbers": (lambda y, z: ("a", z), "could not convert string"),
+    "no numbers": (lambda y, z: ("a", z), r"FromCallable.* arrays of numbers \(could not convert string"),
 }  # fmt: skip
 
 
