@@ -586,6 +586,8 @@ class DescentRule:
         start, objective = self._start, self._objective_in_the_end()
         if not objective <= start:
             self._first.restore(self._state)
+        # nothing is below a loss of zero
+        if not (objective < start or objective == start == 0):
             _warn(f"Training did not lower the objective, {start:.6g}: the first weights are kept.")
         elif 0 <= start - objective < self._descent.least_gain:
             _warn(f"Training lowered the objective only from {start:.6g} to {objective:.6g}.")

@@ -181,6 +181,7 @@ def test_other_ways_of_training(options):
     assert likelihood((Y - 50) / Y.std(), *found.predict(Z, return_std=True)) < np.log(1) + 0.1
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_exports_have_two_outputs_and_train_again():
     found = learner(Ridge().fit(X[:300], Y[:300])).fit(X, Y)
     graph = found.to_onnx()
@@ -206,6 +207,7 @@ def test_a_pipeline_for_skl2onnx_ends_in_the_means():
     np.testing.assert_allclose(mean.ravel(), pipeline.predict(X), rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_searches_clones_and_continued_fits():
     search = GridSearchCV(
         learner(max_iter=20, tol=None), {"loss": ["gaussian_nll", losses.GaussianNLL()]}, cv=3
@@ -303,6 +305,7 @@ def test_adapters_before_the_last_layer_are_trained():
     assert np.corrcoef(np.log(std), Z @ [1, 0, 0.5, 0, 0])[0, 1] > 0.8
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_extreme_targets():
     constant = learner(max_iter=20, tol=None).fit(Z, np.full(1500, 7.0))
     mean, std = constant.predict(Z, return_std=True)

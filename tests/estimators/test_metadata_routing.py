@@ -129,6 +129,7 @@ def test_an_inner_model_that_takes_no_weights_is_fitted_without():
     )
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_an_inner_model_without_a_request_is_an_error(diabetes):
     X, y, weight = diabetes
     model = (

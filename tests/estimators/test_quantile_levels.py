@@ -145,6 +145,7 @@ def run(graph, x):
     return session.run(None, {session.get_inputs()[0].name: x})
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_exports_are_sorted_and_train_again():
     found = learner(Ridge().fit(X, Y), penalty=None).fit(X, Y)
     far = (20 * X).astype(np.float32)

@@ -89,6 +89,7 @@ def test_parameters_and_attributes_come_back(tmp_path):
     np.testing.assert_array_equal(again.fit(X, y).coef_, estimator.fit(X, y).coef_)
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_an_adapter_over_a_graph_comes_back(tmp_path):
     X, y = load_diabetes(return_X_y=True)
     base = OnnxSGDRegressor(random_state=0).fit(X, y).to_onnx()

@@ -27,6 +27,7 @@ def _network(diabetes):
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_a_report_names_what_a_fit_trains(network, diabetes, settings, expected):
     settings = {"adapter": LoRA(2), **settings}
     report = describe_trainable(network, **settings)

@@ -116,6 +116,7 @@ def test_none_is_float64_only_where_the_data_need_it(model):
     assert type_of(regressor(inner, eta0=1e-20, learning_rate="constant").fit(X, TARGET)) == "float32"
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_raw_scores_that_float32_does_not_hold():
     """Coefficients of 1e5 on columns that are nearly equal."""
     X = np.c_[PLAIN[:, 0], PLAIN[:, 0] + 1e-5 * PLAIN[:, 1]]
@@ -264,6 +265,7 @@ def test_other_targets_are_float32(scale):
     assert type_of(OnnxSGDRegressor(random_state=0).partial_fit(PLAIN, y)) == "float32"
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_the_type_is_a_parameter_like_any_other(tmp_path):
     search = GridSearchCV(regressor(), {"dtype": [None, "float32", "float64"]}, cv=3).fit(PLAIN, TARGET)
     assert np.ptp(search.cv_results_["mean_test_score"]) < 1e-4

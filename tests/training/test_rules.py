@@ -234,6 +234,24 @@ def test_weights_worse_than_a_first_objective_of_zero_are_not_returned():
     assert problem.state.tensors[KEY] == 0.0
 
 
+@pytest.mark.parametrize("tol", [1e-3, 0.0, None])
+def test_a_fit_that_returns_the_first_weights_says_so(tol):
+    """Without a `tol` no gain is too small, but none is still none."""
+    problem = Problem(tol=tol)
+    problem.move(1.5, loss=2.0)
+    with pytest.warns(ConvergenceWarning, match="did not lower the objective"):
+        problem.rule.end()
+    assert problem.state.tensors[KEY] == 1.0
+
+
+def test_first_weights_without_a_loss_are_kept_without_a_word():
+    problem = Problem(start=0.0)
+    problem.move(0.0, loss=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem.rule.end()
+
+
 def test_better_weights_are_returned_without_a_word():
     problem = Problem()
     problem.move(0.9)
