@@ -89,6 +89,11 @@ class BatchTraining(ModelBeforeFit):
             If other arguments or parameters do not go with batches, or with data as a whole.
         """
         if y is not None or not is_batch_source(X):
+            if y is not None and not isinstance(X, Iterator | Sequence) and is_batch_source(X):
+                raise ParameterError(
+                    f"X is of type {type(X).__name__}, an iterable of batches, which have targets of their "
+                    "own: leave y out, fit(X)."
+                )
             if self.steps_per_epoch is not None:
                 raise ParameterError(
                     f"steps_per_epoch={self.steps_per_epoch!r} counts the batches of an iterable, as in "

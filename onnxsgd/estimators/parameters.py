@@ -228,10 +228,11 @@ def _check(kind: Any, name: str, value: object) -> None:
         )
     if isinstance(value, np.ndarray) and value.ndim == 0 and "array-like" in constraints:
         raise ParameterTypeError(f"{name}={value!r} is not accepted: it has no axis. Give a list, or None.")
-    if isinstance(value, type) and callable in constraints:
+    if isinstance(value, type) and _wants_object_of(value, constraints):
+        function = ", or a function" if callable in constraints else ""
         raise ParameterTypeError(
-            f"{name}={value!r} is not accepted: it is a class. Give an object, {value.__name__}(...), or a "
-            "function."
+            f"{name}={value!r} is not accepted: it is a class. Give an object, {value.__name__}(...)"
+            f"{function}."
         )
     if isinstance(value, Real) and not isinstance(value, int | float | np.generic):
         # such as Fraction, which an Interval raises on
@@ -239,6 +240,14 @@ def _check(kind: Any, name: str, value: object) -> None:
     if isinstance(value, int) and name != "random_state" and abs(value) > _LARGEST:
         raise ParameterError(f"{name}={value!r} is not accepted: whole numbers up to 2^63 - 1 are.")
     validate_parameter_constraints(kind._parameter_constraints, {name: value}, caller_name=kind.__name__)
+
+
+def _wants_object_of(kind: type, constraints: list[Any]) -> bool:
+    """Tell whether a parameter takes functions, or objects of a class."""
+    return callable in constraints or any(
+        isinstance(known, type) and known is not type(None) and issubclass(kind, known)
+        for known in constraints
+    )
 
 
 #: The same for values of immutable types, cached; the types tell True from 1.

@@ -226,6 +226,7 @@ def test_a_fitted_network():
 
 @pytest.mark.parametrize(("arguments", "settings", "message"), [
     ({"X": X, "y": Y}, {"steps_per_epoch": 3}, "steps_per_epoch=3 counts the batches of an iterable"),
+    ({"X": Loader(cut(X, Y)), "y": Y}, {}, r"of type Loader, an iterable of batches.*leave y out, fit\(X\)"),
     ({"X": cut(X, Y), "sample_weight": WEIGHT}, {}, "batches have their own"),
     ({"X": X}, {}, "requires y to be passed"),
     ({"X": []}, {}, "requires y to be passed"),

@@ -306,6 +306,8 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"trainable": np.array(1)}, r"trainable=array\(1\) is not accepted: it has no axis"),
         ({"alpha": 1e31}, r"alpha.* float in the range \[0.0, 1e\+30\]"),
         ({"learning_rate_multipliers": losses.Huber}, r"it is a class\. Give an object, Huber\(\.\.\.\)"),
+        ({"loss": losses.Huber}, r"loss=.*it is a class\. Give an object, Huber\(\.\.\.\)\.$"),
+        ({"optimizer": optimizers.Adam}, r"it is a class\. Give an object, Adam\(\.\.\.\)\.$"),
         ({"learning_rate": schedules.WarmUp("steps")}, r"'steps' is not accepted.*Did you mean 'step'\?"),
         ({"learning_rate": schedules.WarmUp("auto")}, r"WarmUp\(.*'auto' finds its rates itself"),
         ({"learning_rate": "optimal", "alpha": 0.0}, "alpha must be > 0"),
