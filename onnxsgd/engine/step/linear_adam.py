@@ -11,7 +11,8 @@ mean of squares over a block is a product with a constant matrix, which also spr
 where g is the weight of a sample, A the matrix of means, r the factor of the first moment. The pull p has a
 number for each column. Where the rate is steered, the same product takes the means of M G and of M^2, and s
 is divided by the factor that follows. The graph also gathers the rows of the batches, from a table of all
-data where that is small.
+data where that is small. As in :mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a column of
+targets, and a margin rows with signs.
 
 Without a gradient so far, V = 0, penalties move nothing either, but s = 0 would divide zero by zero. V begins
 as the least number that decay leaves above zero, which keeps weights of zero, and weights without a penalty.

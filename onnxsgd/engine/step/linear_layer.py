@@ -21,8 +21,8 @@ __all__ = ["Copies", "LinearLayer", "make_copies"]
 
 #: Views of arrays, each with one whose numbers it takes.
 Copies = list[tuple[np.ndarray, np.ndarray]]
-#: The losses of a margin, the raw prediction with the sign of the label, and the label whose sign is 1: that
-#: of one class, -1 or 1, or 0 of 0 and 1.
+#: The losses of a margin, the raw prediction times the sign of its row, and the target of rows of sign 1: the
+#: label itself is the sign, or 0 has the sign 1, and 1 the sign -1.
 _TARGET_OF_MARGINS: dict[type[Loss], float] = {
     LogLoss: 0.0, Hinge: 1.0, Perceptron: 1.0, SquaredHinge: 1.0, ModifiedHuber: 1.0,
 }  # fmt: skip
@@ -81,7 +81,7 @@ class LinearLayer:
         return not (self.folds_target or self.has_signs)
 
     def complete(self, table: np.ndarray, target: np.ndarray) -> None:
-        """Write a column of ones behind the features of a table, then that of minus the targets, or signs."""
+        """Write a column of ones behind the features of a table, then minus the targets, or sign its rows."""
         table[:, self.n_features] = 1
         if self.folds_target:
             np.negative(target[:, 0], out=table[:, self.n_features + 1])
