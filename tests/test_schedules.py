@@ -387,6 +387,17 @@ def test_an_error_of_a_callable_is_its_own():
         schedules.make_schedule(fail, 0.1, 0.5, 0.1).rate(1, 0.1)
 
 
+@pytest.mark.parametrize("wrong", [lambda: 0.1, lambda t, eta: 0.1, lambda *, t: 0.1])
+def test_a_callable_of_other_arguments_is_refused(wrong):
+    with pytest.raises(ParameterTypeError, match="is not accepted .*a function takes one argument"):
+        schedules.make_schedule(wrong, 0.1, 0.5, 0.1)
+
+
+@pytest.mark.parametrize("usual", [lambda t, scale=0.1: scale / t, math.sqrt, np.float64, max])
+def test_callables_whose_arguments_fit_or_are_unknown_are_taken(usual):
+    assert schedules.make_schedule(usual, 0.1, 0.5, 0.1).function is usual
+
+
 def test_a_callable_that_returns_no_number_is_refused():
     with pytest.raises(TypeError, match="returned no number"):
         schedules.make_schedule(lambda t: "fast", 0.1, 0.5, 0.1).rate(1, 0.1)

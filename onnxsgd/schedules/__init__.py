@@ -7,6 +7,7 @@ A plain callable ``t -> rate`` is accepted as well.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from onnxsgd._settable import did_you_mean
@@ -99,5 +100,22 @@ def make_schedule(
         nearest = did_you_mean(schedule, SCHEDULES)
         raise ParameterError(f"learning_rate={schedule!r} is not accepted: {legal}{nearest}")
     if callable(schedule):
+        _check_arguments(schedule)
         return FunctionSchedule(schedule)
     raise ParameterTypeError(f"learning_rate={schedule!r} is not accepted: {legal}")
+
+
+def _check_arguments(function: Callable[..., object]) -> None:
+    """Refuse a function that does not take the number of an update as its only argument."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # a function in C, whose arguments are not known
+        return
+    try:
+        signature.bind(1)
+    except TypeError as error:
+        raise ParameterTypeError(
+            f"learning_rate={function!r} is not accepted ({error}): a function takes one argument, the "
+            "number of the update, the first being 1, and returns its rate."
+        ) from None
