@@ -320,10 +320,7 @@ def main() -> None:
         help="our times beside the updates, or beside the calls of the runtime alone",
     )  # fmt: skip
     parser.add_argument(
-        "--in-a-row",
-        type=int,
-        default=1,
-        help="calls of each kind before those of the other",
+        "--in-a-row", type=int, default=1, metavar="N", help="calls of each kind before those of the other"
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -331,9 +328,11 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(_first_call(*json.load(sys.stdin))))
         return
+    if arguments.in_a_row < 1:
+        parser.error(f"--in-a-row {arguments.in_a_row} is not accepted: 1 or more calls are")
+    if arguments.cold and (arguments.beside or arguments.in_a_row > 1):
+        parser.error("--beside and --in-a-row are for calls of this process, and --cold makes them in others")
     if arguments.beside:
-        if arguments.cold:
-            parser.error("--beside counts calls of this process alone, and --cold makes them in others")
         _INSIDE.count_updates() if arguments.beside == "updates" else _INSIDE.count_runtime()
     print("| call | onnxsgd, ms | scikit-learn, ms | ratio |\n|---|---|---|---|")
     if arguments.cold:

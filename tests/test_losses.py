@@ -482,7 +482,7 @@ def test_losses_are_values(name):
     "loss", [losses.Focal(0.5), losses.MultinomialFocal(0.5), losses.Focal(0.0)], ids=str
 )
 def test_focal_losses_differentiated_by_the_engine_are_finite(loss):
-    """Where the power of a probability that is rounded to 0 has an infinite slope."""
+    """The power of a probability that is rounded to 0 has an infinite slope."""
     n_columns = 2 if loss.is_joint else 1
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 18]> g (float[N, {n_columns}] X) => (float[N, {n_columns}] Z)

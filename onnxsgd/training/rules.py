@@ -83,8 +83,8 @@ class _End(NamedTuple):
 #: of 1.000 with 1/3 and two windows, of 0.96 with 1/5 and one. With a decay of four windows linear regressors
 #: make up to 0.15 fewer updates, and end at higher objectives; classifiers on 34 data sets, 72 fits each,
 #: have the same accuracy to 0.0003 with five as with six, and make 0.94 of the updates; to 0.0001, and the
-#: same log loss, where they continue after gains of 1000 times the one that counts as of 100 times. Networks
-#: on few samples overfit with less than 100.
+#: same log loss, where log_loss continues after gains of 1000 times the one that counts as of 100 times.
+#: Networks on few samples overfit with less than 100.
 _USUAL, _OF_FEW, _OF_FEW_LABELS = _End(1 / 2, 2, 6, 100), _End(1 / 3, 2, 6, 100), _End(1 / 5, 1, 5, 1000)
 
 
