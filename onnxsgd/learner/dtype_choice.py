@@ -232,8 +232,8 @@ def _loses(array: Any) -> bool:
     is_exact = np.can_cast(array.dtype, np.float32)
     if is_exact or not array.shape[0]:
         return False
-    array = _with_entries(array.tocsr()) if sparse.issparse(array) else array.reshape(len(array), -1)
-    return _changes(array, _bounds(array))
+    array = _in_doubt(array.tocsr()) if sparse.issparse(array) else array.reshape(len(array), -1)
+    return bool(array.shape[1]) and _changes(array, _bounds(array))
 
 
 def _changes(table: Any, bounds: tuple[np.ndarray, np.ndarray]) -> bool:
@@ -250,12 +250,28 @@ def _changes(table: Any, bounds: tuple[np.ndarray, np.ndarray]) -> bool:
     return any(_change(table[:, [column]]) > _TOLERANCE * spread[column] for column in columns)
 
 
-def _with_entries(table: Any) -> Any:
-    """Return the columns that have entries, of a sparse table of more columns than entries."""
-    if table.shape[1] <= table.nnz:
-        return table
-    columns, places = np.unique(table.indices, return_inverse=True)
-    return sparse.csr_matrix((table.data, places, table.indptr), shape=(table.shape[0], len(columns)))
+def _in_doubt(table: Any) -> Any:
+    """Return the columns of a sparse table that a cast may change by more than a share of their spread.
+
+    A column with a zero has the spread of its largest number or more, and keeps it, unless its numbers are
+    next to the bounds of float32.
+    """
+    sizes = np.abs(table.data)
+    is_in_doubt = (sizes > 0) & (sizes * (_TOLERANCE - _RELATIVE) <= _ABSOLUTE)
+    is_in_doubt |= sizes > _LARGEST
+    if not is_any(is_in_doubt):
+        return _without_zeros(table)
+    return sparse.hstack([_without_zeros(table), table[:, np.unique(table.indices[is_in_doubt])]], "csr")
+
+
+def _without_zeros(table: Any) -> Any:
+    """Return the columns with an entry in each row, which the shortest row has."""
+    n_rows, shortest = table.shape[0], np.diff(table.indptr).argmin()
+    candidates = np.unique(table.indices[table.indptr[shortest] : table.indptr[shortest + 1]])
+    if not len(candidates):
+        return table[:, :0]
+    some = table[:, candidates]
+    return some[:, np.bincount(some.indices, minlength=len(candidates)) >= n_rows]
 
 
 _LARGEST = float(np.finfo(np.float32).max)

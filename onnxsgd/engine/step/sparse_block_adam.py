@@ -131,9 +131,7 @@ class _BlockAdam:
         """Return the sum of products, for each output if each has a second moment."""
         if not self._has_one_block:
             return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
-        if first.size <= _MOST_OF_ONE_THREAD:
-            return float(np.vdot(first, second))
-        return float(np.einsum("ij,ij->", first, second))
+        return _dot(first, second)
 
 
 class SparseBlockAdam(_BlockAdam):
@@ -209,8 +207,7 @@ class SparseBlockAdam(_BlockAdam):
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
-        least_scale = self._scale if self._has_one_block else self._scale.min()
-        if self._n_done == _MOST_UPDATES or least_scale < _LEAST_SCALE:
+        if self._n_done == _MOST_UPDATES or _least(self._scale) < _LEAST_SCALE:
             self._fold()
 
     def end(self) -> None:
@@ -250,7 +247,9 @@ class SparseBlockAdam(_BlockAdam):
 
 
 class WholeBlockAdam(_BlockAdam):
-    """The weight of a first layer and its first moment, all columns of which have each update.
+    """The weight w of a first layer and its first moment, all columns of which have each update.
+
+    The table of the weight holds w / scale: a penalty that columns share is a factor of the scale.
 
     Parameters
     ----------
@@ -262,32 +261,67 @@ class WholeBlockAdam(_BlockAdam):
         self._gradient = np.zeros(shapes[WEIGHT], dtype)
         super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays)
 
+    def _restart(self) -> None:
+        """Let the table hold the weight itself."""
+        self._scale: Any = 1.0
+        super()._restart()
+
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
         out.fill(0)
         rows.add_product(self._weight, out)
+        out *= _like(out, self._scale)
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the product of a batch."""
-        weight, moment, table = self._weight, self._moment, self._gradient
+        moment, table = self._moment, self._gradient
         table.fill(0)
         rows.add_transposed_product(gradient, table)
         square = self._inner(table, table)
         rate = self._rate(number, square, lambda: self._inner(moment, table))
         moment *= self._beta_1
         moment += table
-        np.multiply(moment, _like(moment, rate * self._shares[number]), out=table)
-        weight -= table
+        np.multiply(moment, _like(moment, rate * self._shares[number] / self._scale), out=table)
+        self._weight -= table
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
+
+    def end(self) -> None:
+        """Let the tensors have their present values."""
+        self._fold()
+        super().end()
 
     def _shrink(self, decay: Any) -> None:
         """Apply the penalty."""
         divisor = 1.0 + decay * self._penalty
-        self._weight *= _like(self._weight, 1.0 / divisor)
+        self._scale = self._scale / divisor
         if len(self._others):
             share = divisor / (1.0 + decay * self._other_penalties)
             self._weight[self._others] *= _like(self._weight, share)
+        if _least(self._scale) < _LEAST_SCALE:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Compute the weight itself."""
+        self._weight *= _like(self._weight, self._scale)
+        self._restart()
+
+
+def _dot(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the sum of products of two tables, on one thread."""
+    if first.size <= _MOST_OF_ONE_THREAD:
+        return float(np.vdot(first, second))
+    if not (first.flags.c_contiguous and second.flags.c_contiguous):
+        return float(np.einsum("ij,ij->", first, second))
+    first, second = first.reshape(-1), second.reshape(-1)
+    starts = range(0, len(first), _MOST_OF_ONE_THREAD)
+    parts = [slice(start, start + _MOST_OF_ONE_THREAD) for start in starts]
+    return math.fsum([first[part].dot(second[part]) for part in parts])
+
+
+def _least(number: Any) -> float:
+    """Return a number, or the least of numbers."""
+    return number if isinstance(number, float) else float(number.min())
 
 
 def _positive(number: Any) -> Any:
@@ -322,4 +356,4 @@ def _combine_halves(table: np.ndarray, of_first: Any, of_second: Any, factor: fl
 
 def _like(table: np.ndarray, number: Any) -> Any:
     """Return a number, or numbers, in the type of a table."""
-    return table.dtype.type(number) if np.ndim(number) == 0 else number.astype(table.dtype)
+    return table.dtype.type(number) if isinstance(number, float) else number.astype(table.dtype)
