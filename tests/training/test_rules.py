@@ -24,7 +24,7 @@ class Problem:
 
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
-        is_linear=True, put_back=None, is_regression=False, is_other=False, **stopping
+        is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -38,6 +38,7 @@ class Problem:
             self.loaded.append,
             score,
             is_linear=is_linear,
+            is_sparse=is_sparse,
             is_other=is_other,
             put_back=put_back,
             is_regression=is_regression,
@@ -326,6 +327,34 @@ def test_a_linear_classifier_with_few_updates_has_a_shorter_decay(is_regression,
     while not problem.rule._descent.is_decaying:
         problem.move(0.9)
     assert problem.rule.n_epochs == n_epochs
+
+
+@pytest.mark.parametrize(
+    ("n_batches", "is_sparse", "is_regression", "most_idle"),
+    [
+        (12, False, False, 10), (12, False, True, 1), (32, False, False, 1),
+        (12, True, False, 30), (12, True, True, 10), (32, True, False, 10),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("share", [0.4, 1.2])
+def test_small_gains_begin_the_decay_sooner(n_batches, is_sparse, is_regression, most_idle, share):
+    """Windows are idle that gain less than some times `tol`: more on sparse data, and with labels of few."""
+    problem = Problem(n_batches=n_batches, is_sparse=is_sparse, is_regression=is_regression)
+    objective = 1.0
+    for _ in range(6):
+        objective *= 1.0 - share * most_idle * 1e-3
+        problem.move(math.sqrt(objective))
+    assert problem.rule._descent.is_decaying == (share < 1)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_more_patience_asks_for_smaller_gains(is_sparse):
+    problem = Problem(n_batches=12, is_sparse=is_sparse, n_iter_no_change=20)
+    objective = 1.0
+    for _ in range(12):
+        objective *= 1.0 - (12e-3 if is_sparse else 2e-3)
+        problem.move(math.sqrt(objective))
+    assert not problem.rule._descent.is_decaying
 
 
 def test_a_classifier_waits_where_rows_keep_their_order():
