@@ -80,7 +80,7 @@ class _BlockAdam:
         sample = np.sort(factors[:: -(-len(factors) // _SAMPLE), 0])
         self._penalty = float(sample[len(sample) // 2])
         self._others = np.flatnonzero(factors[:, 0] != factors.dtype.type(self._penalty))
-        self._other_penalties = factors[self._others].astype(np.float64)
+        self._other_penalties = factors[self._others]
 
     def begin(self, numbers: Mapping[str, np.ndarray]) -> None:
         """Take the numbers of the next updates, [n_updates] each."""
@@ -126,6 +126,12 @@ class _BlockAdam:
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = _positive(moment_square)
         return self._factor
+
+    def _quotients(self, decay: Any, divisor: Any) -> np.ndarray:
+        """Return the factors of the penalty of the columns that have their own, over the common one."""
+        quotients = self._other_penalties * _like(self._weight, decay / divisor)
+        quotients += _like(self._weight, 1.0 / divisor)
+        return quotients
 
     def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
         """Return the sum of products, for each output if each has a second moment."""
@@ -220,16 +226,13 @@ class SparseBlockAdam(_BlockAdam):
         divisor = 1.0 + decay * self._penalty
         self._scale = self._scale / divisor
         if len(self._others):
-            # w times the quotient of their factor and the common one, where N stays the same
-            share = decay * self._other_penalties
-            share += 1.0
-            share = _like(self._weight, divisor / share - 1.0)
-            weight, moved = _halves([table.take(self._others, axis=0) for table in self._tables])
-            moved *= -self._reach
-            moved += weight
-            moved *= share
-            moved += weight
-            self._weight[self._others] = moved
+            # w over the quotient of their factor and the common one, where N stays the same
+            weight, moment = _halves([table.take(self._others, axis=0) for table in self._tables])
+            moment *= _like(moment, self._reach)
+            weight -= moment
+            weight /= self._quotients(decay, divisor)
+            weight += moment
+            self._weight[self._others] = weight
 
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
@@ -296,8 +299,7 @@ class WholeBlockAdam(_BlockAdam):
         divisor = 1.0 + decay * self._penalty
         self._scale = self._scale / divisor
         if len(self._others):
-            share = divisor / (1.0 + decay * self._other_penalties)
-            self._weight[self._others] *= _like(self._weight, share)
+            self._weight[self._others] /= self._quotients(decay, divisor)
         if _least(self._scale) < _LEAST_SCALE:
             self._fold()
 
