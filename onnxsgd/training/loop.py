@@ -240,7 +240,10 @@ def _make_gain(
             )
 
     of_scores = score if stopping.on_score else None
-    return Gain(state, stopping.tol, plan.recipe.average_from, pairs, of_scores, plan.loss_unit)
+    return Gain(
+        state, stopping.tol, plan.recipe.average_from, pairs, of_scores, plan.loss_unit,
+        is_noisy=plan.step_spec.draws,
+    )  # fmt: skip
 
 
 def _epochs_together(batches: Batches, plan: FitPlan, stopping: Stopping) -> int:
