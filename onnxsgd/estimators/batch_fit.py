@@ -219,7 +219,8 @@ class BatchTraining(ModelBeforeFit):
         gain = None
         if not stopping.in_parts:
             of_scores, remedy = score if stopping.on_score else None, REMEDY if plan.recipe.is_auto else None
-            gain = Gain(state, stopping.tol, plan.recipe.average_from, score=of_scores, remedy=remedy)
+            first = state.weights() if kept.first is None else kept.first
+            gain = Gain(state, first, stopping.tol, plan.recipe.average_from, score=of_scores, remedy=remedy)
         rule = PlateauRule(stopping, schedule, state, least, gain=gain)
         epochs = _BatchEpochs(
             source, source.n_joined, self._read_counting, train_part, count, state, checkpoints

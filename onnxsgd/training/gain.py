@@ -61,7 +61,9 @@ class Gain:
     Parameters
     ----------
     state : FitState
-        The state of the fit, before the first update.
+        The state of the fit.
+    first : mapping of str to ndarray
+        Its first weights, which nothing changes.
     tol : float or None
         The least improvement of an epoch that counts.
     average_from : int
@@ -82,6 +84,7 @@ class Gain:
     def __init__(
         self,
         state: FitState,
+        first: Weights,
         tol: float | None,
         average_from: int = 0,
         objectives: Pairs | None = None,
@@ -93,9 +96,7 @@ class Gain:
         self._state, self._objectives, self._score = state, objectives, score
         self._average_from, self._is_noisy = average_from, is_noisy and score is None
         self._share, self._unit, self._remedy = min(max(tol or 0.0, _ROUNDING), _SHARE), unit, remedy
-        self._first: Tensors | None = {
-            (name, WEIGHT): array for (name, kind), array in state.tensors.items() if kind == WEIGHT
-        }
+        self._first: Tensors | None = {(name, WEIGHT): array for name, array in first.items()}
         self._n_epochs = 0
         #: The value of the first epoch, the lowest one and the highest one.
         self._epochs = (0.0, 0.0, 0.0)

@@ -97,7 +97,7 @@ def train(
     # observers, scores and checkpoints have seen each epoch
     is_seen = observers or score or checkpoints
     put_back = epochs.put_back if isinstance(epochs, Epochs) and not is_seen else None
-    rule = _make_rule(runners, batches, plan, stopping, state, score, model, put_back)
+    rule = _make_rule(runners, batches, plan, stopping, state, score, model, put_back, kept)
     return run_epochs(
         epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints, kept
     )
@@ -200,11 +200,12 @@ def _make_rule(
     score: Callable[[dict[str, np.ndarray]], float] | None,
     model: Model,
     put_back: Callable[[], None] | None,
+    kept: KeptState,
 ) -> Rule:
     schedule = plan.recipe.schedule
     if not plan.recipe.is_auto:
         n_together = _epochs_together(batches, plan, stopping)
-        gain = None if stopping.in_parts else _make_gain(batches, plan, stopping, state, score, model)
+        gain = None if stopping.in_parts else _make_gain(batches, plan, stopping, state, score, model, kept)
         return PlateauRule(stopping, schedule, state, n_together=n_together, gain=gain)
     if stopping.in_parts:
         _begin_part(runners, batches, plan, state, model)
@@ -226,6 +227,7 @@ def _make_gain(
     state: FitState,
     score: Callable[[dict[str, np.ndarray]], float] | None,
     model: Model,
+    kept: KeptState,
 ) -> Gain:
     """Return the comparison of the end of a fit at a named rate with its first weights."""
 
@@ -240,8 +242,9 @@ def _make_gain(
             )
 
     of_scores = score if stopping.on_score else None
+    first = state.weights() if kept.first is None else kept.first
     return Gain(
-        state, stopping.tol, plan.recipe.average_from, pairs, of_scores, plan.loss_unit,
+        state, first, stopping.tol, plan.recipe.average_from, pairs, of_scores, plan.loss_unit,
         is_noisy=plan.step_spec.draws,
     )  # fmt: skip
 

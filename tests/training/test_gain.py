@@ -37,7 +37,7 @@ class Problem:
         self.state = FitState({("w", WEIGHT): np.array(start)}, 0.01, np.random.RandomState(0))
         self.n_asked = 0
         pairs = self.pairs if objectives else None
-        self.gain = Gain(self.state, tol, 0, pairs, score, unit)
+        self.gain = Gain(self.state, self.state.weights(), tol, 0, pairs, score, unit)
         self.state.tensors = {("w", WEIGHT): np.array(last)}
         for value in values:
             self.gain.record([value])
