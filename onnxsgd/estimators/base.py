@@ -212,6 +212,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
+            kept_state = kept_state.of_fit(initial)
             self._seed = (self.random_state,)
             kept = (
                 None

@@ -21,9 +21,10 @@ from onnxsgd.exceptions import ParameterError
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.checkpoints import Checkpoints, Position, Progress
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
+from onnxsgd.training.gain import Gain
 from onnxsgd.training.loop import Observer, run_epochs
 from onnxsgd.training.progress_forms import BatchesBegun, check_form, check_losses, require
-from onnxsgd.training.rules import PlateauRule
+from onnxsgd.training.rules import REMEDY, PlateauRule
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -215,7 +216,12 @@ class BatchTraining(ModelBeforeFit):
         score = self._scorer(make_program(plan, validation[0].features), validation) if validation else None
         least = _LEAST_UPDATES if plan.recipe.is_auto else 0
         schedule = plan.recipe.for_updates(state.n_updates, state.epoch_updates).schedule
-        rule = PlateauRule(stopping, schedule, state, least)
+        gain = None
+        if not stopping.in_parts:
+            of_scores, remedy = score if stopping.on_score else None, REMEDY if plan.recipe.is_auto else None
+            first = state.weights() if kept.first is None else kept.first
+            gain = Gain(state, first, stopping.tol, plan.recipe.average_from, score=of_scores, remedy=remedy)
+        rule = PlateauRule(stopping, schedule, state, least, gain=gain)
         epochs = _BatchEpochs(
             source, source.n_joined, self._read_counting, train_part, count, state, checkpoints
         )

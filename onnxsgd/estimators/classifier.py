@@ -193,7 +193,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         Training stops when the loss (with ``early_stopping=True`` the score) did not improve by this much
         for `n_iter_no_change` epochs in a row; with "auto", by this share of the loss, for half of them
         and 2 windows of 12 to 16 updates, and after a decay of the rate. None: `max_iter` epochs. The loss
-        does not end a schedule that lasts as long as the fit, such as "cosine".
+        does not end a schedule that lasts as long as the fit, such as "cosine". A fit that ends next to where
+        it began warns.
     n_iter_no_change : int, default=5
         The number of epochs without improvement that make a plateau.
     early_stopping : bool, default=False

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Any
 
+import numpy as np
+
 from onnxsgd._records import record
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.training.state import FitState
@@ -34,15 +36,22 @@ class KeptState:
         The attributes of the estimator, which may change during the call.
     widen : callable or None
         Returns the tensors of all columns, where training has those of some; None: it has all.
+    first : dict of ndarray or None
+        The weights that a fit begins with, which are in memory until it ends; None: in other calls.
     """
 
     attributes: dict[str, Any] = field(default_factory=dict)
     widen: _Widen | None = None
+    first: dict[str, np.ndarray] | None = None
     _last: list[_Kept] = field(default_factory=list)
 
     def within(self, widen: _Widen) -> KeptState:
         """Return the same, for a part of the call in which training has the tensors of some columns."""
         return replace(self, widen=widen)
+
+    def of_fit(self, first: dict[str, np.ndarray]) -> KeptState:
+        """Return the same, for a fit that begins with these weights."""
+        return replace(self, first=first)
 
     @property
     def is_empty(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
 from onnxsgd.training.coordinates import StandardisedBuffers, share_of_columns
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
+from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
 from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
@@ -96,7 +97,7 @@ def train(
     # observers, scores and checkpoints have seen each epoch
     is_seen = observers or score or checkpoints
     put_back = epochs.put_back if isinstance(epochs, Epochs) and not is_seen else None
-    rule = _make_rule(runners, batches, plan, stopping, state, score, model, put_back)
+    rule = _make_rule(runners, batches, plan, stopping, state, score, model, put_back, kept)
     return run_epochs(
         epochs, rule, stopping, state, plan.recipe.average_from, observers, score, checkpoints, kept
     )
@@ -164,6 +165,7 @@ def run_epochs(
     finally:
         for observer in observers:
             observer.training_ends()
+    is_reported = True
     if is_interrupted:
         warnings.warn("Training interrupted by user.", stacklevel=4)
     elif n_epochs < stopping.max_iter and not stops:
@@ -180,7 +182,9 @@ def run_epochs(
             ConvergenceWarning,
             stacklevel=4,
         )
-    rule.end()
+    else:
+        is_reported = False
+    rule.end(is_reported=is_reported)
     kept.keep(state)
     if checkpoints is not None and not is_interrupted:
         checkpoints.end(state)
@@ -196,11 +200,13 @@ def _make_rule(
     score: Callable[[dict[str, np.ndarray]], float] | None,
     model: Model,
     put_back: Callable[[], None] | None,
+    kept: KeptState,
 ) -> Rule:
     schedule = plan.recipe.schedule
     if not plan.recipe.is_auto:
         n_together = _epochs_together(batches, plan, stopping)
-        return PlateauRule(stopping, schedule, state, n_together=n_together)
+        gain = None if stopping.in_parts else _make_gain(batches, plan, stopping, state, score, model, kept)
+        return PlateauRule(stopping, schedule, state, n_together=n_together, gain=gain)
     if stopping.in_parts:
         _begin_part(runners, batches, plan, state, model)
         return PlateauRule(stopping, schedule, state)
@@ -211,6 +217,35 @@ def _make_rule(
         is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
         put_back=None if plan.device.keeps_data or plan.step_spec.draws or batches.is_long else put_back,
         is_regression=plan.is_regression, is_shuffled=plan.recipe.shuffle,
+    )  # fmt: skip
+
+
+def _make_gain(
+    batches: Batches,
+    plan: FitPlan,
+    stopping: Stopping,
+    state: FitState,
+    score: Callable[[dict[str, np.ndarray]], float] | None,
+    model: Model,
+    kept: KeptState,
+) -> Gain:
+    """Return the comparison of the end of a fit at a named rate with its first weights."""
+
+    def pairs(
+        first: Mapping[str, np.ndarray], last: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[float, float]]:
+        some = batches.some()
+        for part in (some, batches) if len(some.target) < len(batches.target) else (batches,):
+            yield (
+                _objective_of(model, part, plan, state, first).total,
+                _objective_of(model, part, plan, state, last).total,
+            )
+
+    of_scores = score if stopping.on_score else None
+    first = state.weights() if kept.first is None else kept.first
+    return Gain(
+        state, first, stopping.tol, plan.recipe.average_from, pairs, of_scores, plan.loss_unit,
+        is_noisy=plan.step_spec.draws,
     )  # fmt: skip
 
 
@@ -269,5 +304,11 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
 
 def _objective(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> Objective:
     """Return the objective of the weights that the state would return."""
-    weights = state.weights(plan.recipe.average_from)
+    return _objective_of(model, batches, plan, state, state.weights(plan.recipe.average_from))
+
+
+def _objective_of(
+    model: Model, batches: Batches, plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]
+) -> Objective:
+    """Return the objective of given weights."""
     return Objective(model.mean_loss(batches, weights), penalty_value(plan, state, weights))

@@ -19,13 +19,17 @@ from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.descent import Descent, Verdict
+from onnxsgd.training.gain import Gain, GainProgress
 from onnxsgd.training.kept_state import cut_histories, lengths_of_histories
-from onnxsgd.training.progress_forms import check_tensors
+from onnxsgd.training.progress_forms import check_tensors, require
 from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Plateau, Stopping
 
-__all__ = ["DescentRule", "PlateauRule", "Rule"]
+__all__ = ["REMEDY", "DescentRule", "PlateauRule", "Rule"]
+
+#: The end of warnings of fits that find the rate.
+REMEDY = "Unless these are the best, raise max_iter or n_iter_no_change, lower tol, or name a learning_rate."
 
 #: The fewest updates of a window, those for linear models and for the larger batches of sparse data, that
 #: tell a trend from noise.
@@ -128,8 +132,8 @@ class Rule(Protocol):
     def n_taken_back(self) -> int:
         """The number of epochs that the last call to :meth:`after_epochs` has undone, to be made anew."""
 
-    def end(self) -> None:
-        """Handle the end of training: choose the weights."""
+    def end(self, *, is_reported: bool = False) -> None:
+        """Handle the end of training: choose the weights; `is_reported`: a warning has told of it already."""
 
     @property
     def form(self) -> type:
@@ -150,6 +154,7 @@ class PlateauProgress(TypedDict):
     _best: tuple[Count, Tensors, dict[str, Finite], dict[str, Count]] | None
     _losses: tuple[float, float] | None
     plateau: Plateau
+    gain: GainProgress | None
 
 
 class PlateauRule:
@@ -167,6 +172,8 @@ class PlateauRule:
         The fewest updates without improvement that make a plateau.
     n_together : int
         The epochs that are made at once; more than one where no loss ends the fit or changes the rate.
+    gain : Gain or None
+        Compares the end with the first weights; None: of a part of a stream, nothing does.
     """
 
     form = PlateauProgress
@@ -180,7 +187,9 @@ class PlateauRule:
         state: FitState,
         least_updates: int = 0,
         n_together: int = 1,
+        gain: Gain | None = None,
     ) -> None:
+        self._gain = gain
         self._has_converged, self._n_together = False, n_together
         self._least_updates, self._improved_at = least_updates, state.t
         self._on_score, self._in_epoch = stopping.on_score, stopping.in_epoch
@@ -227,6 +236,8 @@ class PlateauRule:
             if value < self._plateau.best:
                 state = self._state
                 self._best = (state.t, state.tensors, state.l1_totals, state.missed)
+        if self._gain is not None:
+            self._gain.record([value] if self._on_score else losses)
         state, schedule = self._state, self.schedule
         if state.t <= schedule.n_warm_up:
             return False
@@ -253,16 +264,23 @@ class PlateauRule:
 
     def progress(self) -> Progress:
         """Return what the rule knows of the fit so far."""
-        return _known(self, PlateauProgress) | {"plateau": vars(self._plateau)}
+        gain = None if self._gain is None else self._gain.progress()
+        return _known(self, PlateauProgress) | {"plateau": vars(self._plateau), "gain": gain}
 
     def resume(self, progress: Progress) -> None:
         """Continue from a progress, in place of :meth:`begin`."""
         if progress["_best"] is not None:
             _check_copy(self._state, progress["_best"][1], "rule._best")
+        if self._gain is not None:
+            require(progress["gain"] is not None, "rule.gain", "a table")
+            self._gain.resume(progress["gain"])
         vars(self).update(_known_in(progress), _plateau=_resumed(self._plateau, progress["plateau"]))
 
-    def end(self) -> None:
-        """Restore the weights that scored best, if scores decide; report an objective that rose."""
+    def end(self, *, is_reported: bool = False) -> None:
+        """Restore the weights that scored best, if scores decide.
+
+        Report an objective that rose, or, unless `is_reported`, an end next to the beginning.
+        """
         if self._best is not None:
             state = self._state
             t, state.tensors, state.l1_totals, state.missed = self._best
@@ -277,6 +295,9 @@ class PlateauRule:
                 ConvergenceWarning,
                 stacklevel=5,
             )
+            is_reported = True
+        if self._gain is not None and not is_reported:
+            self._gain.report()
 
 
 @record
@@ -592,8 +613,11 @@ class DescentRule:
         self._descent = Descent.resumed(progress["descent"] | self._settings() | {"guesses": False})
         self._look_ahead()
 
-    def end(self) -> None:
-        """Choose the last weights, those that scored best if scores decide, or the first ones."""
+    def end(self, *, is_reported: bool = False) -> None:
+        """Choose the last weights, those that scored best if scores decide, or the first ones.
+
+        An end next to the beginning is reported in any case: the first weights may be returned.
+        """
         if not self._has_begun:
             # interrupted before the first update
             return
@@ -658,8 +682,7 @@ def _check_copy(state: FitState, tensors: Tensors, entry: str) -> None:
 
 def _warn(message: str) -> None:
     warnings.warn(
-        f"{message} Unless these are the best, raise max_iter or n_iter_no_change, lower tol, or name a "
-        "learning_rate.",
+        f"{message} {REMEDY}",
         ConvergenceWarning,
         stacklevel=6,
     )

@@ -360,6 +360,7 @@ def test_batches_in_which_nothing_counts_are_left_out():
         fitted([nothing])
 
 
+@pytest.mark.filterwarnings("ignore:.*at most .*e-10 in these:sklearn.exceptions.ConvergenceWarning")
 def test_the_objective_counts_weights_of_classes():
     order = np.argsort(Y)
     settings = NAMED | {"eta0": 1e-9, "class_weight": {"a": 10.0, "b": 1.0, "c": 0.0}}

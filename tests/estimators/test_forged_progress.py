@@ -163,7 +163,12 @@ def test_each_forged_entry_is_refused_in_a_sentence_or_does_no_harm(checkpoint, 
 WRONG = [
     ("sgd", ("loop", "n_epochs"), -1, "loop.n_epochs is -1, not a count"),
     ("sgd", ("rule", "plateau", "best"), "x", "rule.plateau.best is 'x', not of type float"),
-    ("sgd", ("rule",), {}, "rule lacks ['_best', '_has_converged', '_improved_at', '_losses', 'plateau']"),
+    (
+        "sgd",
+        ("rule",),
+        {},
+        "rule lacks ['_best', '_has_converged', '_improved_at', '_losses', 'gain', 'plateau']",
+    ),
     ("sgd", ("epochs", "more"), 1, "epochs has ['more']"),
     (
         "sgd",

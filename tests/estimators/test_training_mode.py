@@ -437,6 +437,7 @@ def test_resident_and_sparse_data_draw_the_same_masks(monkeypatch):
     assert_equal_weights(dropping().fit(data, Y), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Training raised the objective:sklearn.exceptions.ConvergenceWarning")
 def test_dropout_in_a_frozen_network_acts_too():
     """As after torch's ``model.train()``: features before the first node are computed once."""
     model = dropping(trainable=["W3", "b3"]).fit(X, Y)

@@ -106,6 +106,7 @@ def test_all_blocks_of_rows_are_checked(monkeypatch):
     assert not loses_columns(np.r_[TIMED, [[0.0, 0.0]]])
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 @pytest.mark.parametrize("model", [None, "pipeline", "unfitted"])
 def test_none_is_float64_only_where_the_data_need_it(model):
     inner = {None: None, "unfitted": make_pipeline(StandardScaler(), SGDRegressor())}.get(model)
@@ -132,6 +133,7 @@ def test_raw_scores_that_float32_does_not_hold():
     assert type_of(regressor(tame).fit(PLAIN, y)) == "float32"
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_a_column_of_times_is_predicted_as_scikit_learn_does():
     inner = timed_pipeline()
     model = regressor(inner, eta0=1e-20, learning_rate="constant", penalty=None).fit(TIMED, TARGET)
@@ -141,6 +143,7 @@ def test_a_column_of_times_is_predicted_as_scikit_learn_does():
     assert np.abs(narrow.predict(TIMED) - inner.predict(TIMED)).max() > 1e-2
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower")
 def test_a_gap_in_a_column_of_times_is_filled_in_float64():
     X = np.where(np.arange(2 * N).reshape(N, 2) % 7 == 0, np.nan, TIMED)
     inner = make_pipeline(SimpleImputer(), StandardScaler(), LinearRegression()).fit(X, TARGET)

@@ -173,6 +173,7 @@ def test_a_stream_without_epochs_is_refused():
     assert not hasattr(model, "coef_")
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower:sklearn.exceptions.ConvergenceWarning")
 def test_a_plateau_does_not_count_in_a_warm_up():
     """The loss of a target of noise does not fall: training ends five epochs after the rise."""
     noise = RNG.normal(size=60)
@@ -228,6 +229,7 @@ def test_another_schedule_forgets_the_losses():
     assert model.partial_fit(X, Y).learning_rates_[-1] == pytest.approx(1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:Training did not lower:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("patience", [0, 3, 4, 12])
 def test_training_ends_at_a_plateau_of_the_least_rate(patience):
     """Plateaus of the rate may be shorter or longer than those of `n_iter_no_change`."""
@@ -292,6 +294,7 @@ def test_a_fit_begins_a_schedule_anew(warm_start):
     assert longer[19] == pytest.approx(0.05, rel=0.05)
 
 
+@pytest.mark.filterwarnings("ignore:Training lowered:sklearn.exceptions.ConvergenceWarning")
 def test_a_search_over_the_numbers_of_a_schedule():
     model = regressor(schedules.CosineRestarts(0.1), eta0=None)
     grid = {"learning_rate__n_cycles": [1, 2], "learning_rate__eta0": [1e-6, 0.1]}
