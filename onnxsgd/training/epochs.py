@@ -597,6 +597,10 @@ class Numbers:
         table[:, self.own] = self.table[part, self.own]
         return table
 
+    def of_updates(self, updates: slice) -> Numbers:
+        """Return the numbers of some of the updates, of one batch each, that depend on their count alone."""
+        return Numbers(self.table[updates], self.rates[updates], self.used[updates], {}, {})
+
     def last_rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of the last update of each epoch."""
         if self.n_skipped:

@@ -55,7 +55,7 @@ from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
-from onnxsgd.training.repeated_part import RepeatedPart, is_dense, repeats_parts
+from onnxsgd.training.repeated_part import RepeatedPart, is_dense, parts_ahead, repeats_parts
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS, best_constant
 from onnxsgd.training.state import FitState, rate_scales
@@ -187,8 +187,8 @@ class Program:
         # of dense data they depend on the graph alone
         has_rate_scales = bool(coordinates.rate_scales)
         return RepeatedPart(
-            known, path, n_threads, tuple(constants), state.eta, has_rate_scales, batches.batch_size,
-            batches.is_mean, batches.in_windows,
+            known, path, n_threads, tuple(constants), state.eta, has_rate_scales,
+            parts_ahead(plan, batches.n_updates), batches.batch_size, batches.is_mean, batches.in_windows,
         )  # fmt: skip
 
     def learns_again(

@@ -14,6 +14,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.schedules import Schedule
+from onnxsgd.training.epochs import numbers_of_epochs
 from onnxsgd.training.program import Program
 
 ROWS, COLUMNS, CALLS = 24, 6, 8
@@ -115,6 +116,26 @@ def test_repeated_parts_have_the_numbers_of_the_general_way(
     # programs are shared by equal estimators: the first part may repeat one of an earlier test
     assert sum(notes) >= CALLS - 2
     np.testing.assert_equal(short, general)
+
+
+def test_numbers_of_updates_are_made_for_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        made.append(numbers_of_epochs(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("onnxsgd.training.repeated_part.numbers_of_epochs", noted)
+    # an alpha of its own: programs are shared by equal estimators
+    short = OnnxSGDRegressor(random_state=0, alpha=3.21e-4)
+    for X, y in _parts(True, 60):
+        short.partial_fit(X, y)
+    assert len(made) == 2
+    monkeypatch.setattr(Program, "learns_again", lambda *_: False)
+    general = OnnxSGDRegressor(random_state=0, alpha=3.21e-4)
+    for X, y in _parts(True, 60):
+        general.partial_fit(X, y)
+    np.testing.assert_equal(_state(short), _state(general))
 
 
 def test_weights_of_samples_count(repeats: Callable[[bool], list[bool]]) -> None:
