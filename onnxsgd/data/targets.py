@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = [
+    "are_plain_labels",
     "are_same_classes",
     "balanced_indicators",
     "balanced_soft_weights",
@@ -446,7 +447,7 @@ def check_labels(y: Any, n_classes: int | None = None) -> np.ndarray:
     With `n_classes`, labels of so many known classes: the caller refuses others.
     """
     refuse_mask(y, "y")
-    if _are_plain_labels(y, n_classes):
+    if are_plain_labels(y, n_classes):
         return np.asarray(y)
     if sparse.issparse(y):
         check_indices(y, "y")
@@ -467,7 +468,7 @@ def check_labels(y: Any, n_classes: int | None = None) -> np.ndarray:
     return y
 
 
-def _are_plain_labels(y: Any, n_classes: int | None) -> TypeGuard[np.ndarray]:
+def are_plain_labels(y: Any, n_classes: int | None) -> TypeGuard[np.ndarray]:
     """Tell whether scikit-learn's validation would return `y` itself, without a warning: a common case.
 
     It warns where more than half of the labels are different.

@@ -19,6 +19,7 @@ from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axe
 from onnxsgd.data.refusals import check_lengths, naming, number_of_axes
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
+    are_plain_labels,
     are_same_classes,
     check_classes,
     check_known_labels,
@@ -783,6 +784,16 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             # the shape of the scores decides what they are
             return np.asarray(y), 1
         return self._read_labels(y, in_parts)
+
+    def _read_plain_target(self, y: np.ndarray, classes: ArrayLike | None) -> np.ndarray | None:
+        # losses by name take labels, of which all count
+        if not isinstance(self.loss, str) or self._padded_with is not None or self._has_several_labels:
+            return None
+        known = self.classes_
+        if not are_plain_labels(y, len(known)) or not (classes is None or are_same_classes(classes, known)):
+            return None
+        self._check_loss()
+        return y
 
     def _read_labels(self, y: ArrayLike, in_parts: bool = False) -> tuple[np.ndarray, int]:
         """Check labels, or tables, of samples; return them, and the number of outputs of a new layer."""
