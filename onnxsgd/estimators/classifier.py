@@ -697,19 +697,20 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     @property
     def _takes_soft_labels(self) -> bool:
         """True if the loss takes rows of probabilities for `y`."""
-        return bool(self._loss_option("soft"))
+        # a loss by name has no options
+        return bool(getattr(self.loss, "soft", False))
 
     @property
     def _ignored(self) -> int | str | None:
         """The label that counts nothing, if the loss names one, or sequences of labels were padded."""
-        label: int | str | None = self._loss_option("ignore_index")
+        label: int | str | None = getattr(self.loss, "ignore_index", None)
         return self._padded_with if label is None else label
 
     #: The label of padding, if the loss has none that counts nothing.
     _padded_with: int | str | None = None
 
     def _padding_label(self, y: Ragged) -> int | str | None:
-        is_text, ignored = y.dtype.kind in "US", self._loss_option("ignore_index")
+        is_text, ignored = y.dtype.kind in "US", getattr(self.loss, "ignore_index", None)
         if y.dtype.kind not in "iufUS" or (ignored is not None and isinstance(ignored, str) != is_text):
             return None
         if ignored is None:
@@ -858,10 +859,6 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 "two classes: take 'log_loss', 'focal' or 'hinge', or put a new layer on top with "
                 "head='linear'."
             )
-
-    def _loss_option(self, name: str) -> Any:
-        """Return an option of the loss; None for a loss without it, such as one by name."""
-        return None if isinstance(self.loss, str) else getattr(self.loss, name, None)
 
     @property
     def _loss_class(self) -> Any:

@@ -154,9 +154,10 @@ class Coordinates:
         shifts = self._shifts
         if feature not in shifts:
             shift = self.standards[feature].shift
-            centred = shift.reshape(-1).nonzero()[0]
+            shift = shift.reshape(-1)
+            centred = shift.nonzero()[0]
             columns = None if len(centred) == len(shift) else centred
-            shifts[feature] = columns, shift[centred].astype(np.float64)
+            shifts[feature] = columns, (shift if columns is None else shift[columns]).astype(np.float64)
         return shifts[feature]
 
 
@@ -310,8 +311,9 @@ class StandardisedBuffers:
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
         held = self._buffers.snapshot()
-        changing = {key: array for key, array in held.items() if key[1] not in CONSTANT_STATES}
-        raw = self._coordinates.raw(changing)
+        for key in self._coordinates.constants(held):
+            held.pop(key, None)
+        raw = self._coordinates.raw(held)
         raw.update(self._starts)
         return raw
 
