@@ -18,7 +18,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockTable
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
-from onnxsgd.data.moments import Moments, add_moments
+from onnxsgd.data.moments import Moments, add_moments, quiet_squares
 from onnxsgd.data.random_order import Blocks
 from onnxsgd.data.row_tables import (
     Converted,
@@ -195,8 +195,13 @@ class Program:
         self, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
     ) -> bool:
         """Learn a part of a stream that repeats an earlier one; see :meth:`RepeatedPart.learn`."""
-        part = self._repeated[0] if self._repeated else None
-        return part is not None and part.learn(self, state, features, target, weight)
+        if not self._repeated:
+            return False
+        part = self._repeated[0]
+        if not self.plan.recipe.is_auto:
+            return part.learn(self, state, features, target, weight)
+        with quiet_squares():
+            return part.learn(self, state, features, target, weight)
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.generators import position, put_back
-from onnxsgd.data.moments import add_moments, quiet_squares
+from onnxsgd.data.moments import add_moments
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import all_finite
@@ -106,6 +106,9 @@ class RepeatedPart:
     ) -> bool:
         """Learn a part; return False if the general way is to learn it: the state is then as it was.
 
+        Where training finds the rate, the caller has the context of :func:`~.moments.quiet_squares`: one
+        context takes less time than several.
+
         Parameters
         ----------
         program : Program
@@ -136,10 +139,9 @@ class RepeatedPart:
                 # the stream begins, or has had sparse parts
                 return False
             after.count_rows(weight)
-            with quiet_squares():
-                if plan.scaled_layer.weights:
-                    add_moments(after.moments, TARGET, target, weight)
-                batches = program.standardised(batches, after.moments, after.mean_weight)
+            if plan.scaled_layer.weights:
+                add_moments(after.moments, TARGET, target, weight)
+            batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)
         constants = coordinates.constants(after.tensors)
@@ -147,7 +149,10 @@ class RepeatedPart:
             return False
         idle = program.compiled(self.known, self.n_threads)
         runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
-        buffers = StandardisedBuffers(runners.buffers, coordinates) if constants else runners.buffers
+        buffers: Any = runners.buffers
+        if constants:
+            # weights beyond the range of their type are found below
+            buffers = StandardisedBuffers(buffers, coordinates, bounds=False)
         buffers.load(after.tensors)
         n_samples, place = len(weight), position(state.random_state)
         order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)

@@ -195,6 +195,28 @@ def test_divergence_is_told_and_leaves_finite_weights(repeats: Callable[[bool], 
     np.testing.assert_equal(*states)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_beyond_the_range_of_their_type_are_bounded(repeats: Callable[[bool], list[bool]]) -> None:
+    X, y = next(_parts(False))
+    network = MLPClassifier((5,), activation="tanh", max_iter=3, random_state=0).fit(X, y)
+    states = []
+    for is_on in (True, False):
+        notes = repeats(is_on)
+        estimator = _learned(OnnxSGDClassifier(FrozenEstimator(network), random_state=0), False)
+        # in units of the standardised columns, some 2.5 times as large
+        scale = max(np.abs(weight).max() for weight in estimator.get_weights().values())
+        weights = {
+            name: (weight / scale * np.finfo(weight.dtype).max if weight.shape == (COLUMNS, 5) else weight)
+            for name, weight in estimator.get_weights().items()
+        }
+        estimator.set_weights(weights)
+        estimator.partial_fit(X, y)
+        assert not notes[-1]
+        states.append(_state(estimator))
+    assert all(np.isfinite(tensor).all() for tensor in states[0]["tensors"].values())
+    np.testing.assert_equal(*states)
+
+
 @pytest.mark.parametrize("copied", [lambda e: pickle.loads(pickle.dumps(e)), copy.deepcopy])
 def test_copies_of_a_stream_repeat_parts(
     repeats: Callable[[bool], list[bool]], copied: Callable[[Any], Any]
