@@ -77,9 +77,20 @@ def put_back(generator: np.random.RandomState, place: Any) -> None:
 
 
 def _copied_words(generator: np.random.RandomState) -> bytes:
-    bits = generator._bit_generator
-    with bits.lock:
-        return ctypes.string_at(bits.ctypes.state_address, _N_BYTES)
+    with generator._bit_generator.lock:
+        return _memory(generator).tobytes()
+
+
+@lru_cache(maxsize=64)
+def _memory(generator: np.random.RandomState) -> np.ndarray:
+    """Return the bytes of the words of a generator and of its place, where they are in memory.
+
+    They are kept, as numpy's interface of addresses takes as long as a tenth of a small ``partial_fit`` where
+    other work has taken the caches of the processor. The memory is that of the generator, which is kept too.
+    """
+    address = generator._bit_generator.ctypes.state_address
+    memory: Any = (ctypes.c_char * _N_BYTES).from_address(address)
+    return np.frombuffer(memory, np.uint8)
 
 
 @cache

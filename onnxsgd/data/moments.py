@@ -140,7 +140,9 @@ class Moments:
 
     def over(self, columns: tuple[np.ndarray, int] | None) -> Moments:
         """Return the moments of these columns, which include all of those with an entry; None: of all."""
-        if columns is None or self.columns is None:
+        if self.columns is None:
+            return self
+        if columns is None:
             return self.whole
         places = np.searchsorted(columns[0], self.columns[0])
         return replace(self._spread(places, len(columns[0])), columns=columns)

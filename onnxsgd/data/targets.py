@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 __all__ = [
+    "are_plain_labels",
     "are_same_classes",
     "balanced_indicators",
     "balanced_soft_weights",
@@ -116,7 +117,7 @@ _MANY_NUMBERS = 16 * MANY_ROWS
 def label_columns(y: np.ndarray, classes: np.ndarray, ignored: object = None) -> np.ndarray:
     """Return the position of each label among the classes; -1 for the label `ignored`."""
     if not are_many(y):
-        return _columns_of_counted(y, classes, ignored)
+        return _columns_of(y, classes, "y") if ignored is None else _columns_of_counted(y, classes, ignored)
     # the smallest type that holds -1 and the number of the last class
     columns = np.empty(y.shape, np.min_scalar_type(-len(classes)))
     for rows in row_blocks(len(y)):
@@ -164,7 +165,7 @@ def _distinct_of_few(labels: bytes, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _found(y: np.ndarray) -> np.ndarray:
     """Return the values of an array, sorted; whole numbers of a small range are counted, not sorted."""
-    if y.size and _are_counts(y):
+    if y.size and _is_of_counts(y.dtype):
         least = int(y.min())
         if int(y.max()) - least <= y.size:
             counts = np.bincount(y.reshape(-1).astype(np.intp, copy=False) - least)
@@ -206,7 +207,7 @@ def check_known_labels(y: np.ndarray, classes: np.ndarray, name: str) -> None:
 def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
     """Return the position of each label among the classes."""
     # numpy compares strings with numbers as strings, or not at all
-    if _sort_of(y) != _sort_of(classes):
+    if not _are_of_one_sort(y.dtype, classes.dtype):
         unknown = np.ones(y.shape, bool)
     else:
         index = _nearest(y, classes)
@@ -221,7 +222,7 @@ def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
 
 def _nearest(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the position among the classes of each label that is one of them, and any of other labels."""
-    if _are_counts(y) and _are_counts(classes) and 0 < len(classes) <= _TABLE:
+    if _is_of_counts(y.dtype) and _is_of_counts(classes.dtype) and 0 < len(classes) <= _TABLE:
         least, table = _places_of(classes.dtype, classes.tobytes())
         if len(table):
             # a quarter of the time of a search
@@ -250,14 +251,12 @@ def _places_of(dtype: np.dtype[Any], content: bytes) -> tuple[int, np.ndarray]:
     return least, table
 
 
-def _are_counts(labels: np.ndarray) -> bool:
-    """Tell whether labels are whole numbers that can be positions in an array."""
-    return _is_of_counts(labels.dtype)
-
-
 @lru_cache(maxsize=64)
 def _is_of_counts(dtype: np.dtype[Any]) -> bool:
-    """Tell the same of the type of labels, for which numpy takes a part of the time of a short call."""
+    """Tell whether labels of a type are whole numbers that can be positions in an array.
+
+    It is kept, as numpy takes a part of the time of a short call.
+    """
     return dtype.kind in "iu" and np.can_cast(dtype, np.intp)
 
 
@@ -265,9 +264,14 @@ def _is_of_counts(dtype: np.dtype[Any]) -> bool:
 _TEXT = frozenset("OUS")
 
 
-def _sort_of(labels: np.ndarray) -> str:
-    """Return a letter for the labels that can be compared with these: text, numbers, or those of one kind."""
-    kind = labels.dtype.kind
+@lru_cache(maxsize=64)
+def _are_of_one_sort(first: np.dtype[Any], second: np.dtype[Any]) -> bool:
+    """Tell whether labels of two types can be compared: text, numbers, or those of one kind."""
+    return _sort_of(first.kind) == _sort_of(second.kind)
+
+
+def _sort_of(kind: str) -> str:
+    """Return a letter for the labels that can be compared with those of a kind."""
     return "U" if kind in _TEXT else "f" if kind in "biuf" else kind
 
 
@@ -446,7 +450,7 @@ def check_labels(y: Any, n_classes: int | None = None) -> np.ndarray:
     With `n_classes`, labels of so many known classes: the caller refuses others.
     """
     refuse_mask(y, "y")
-    if _are_plain_labels(y, n_classes):
+    if are_plain_labels(y, n_classes):
         return np.asarray(y)
     if sparse.issparse(y):
         check_indices(y, "y")
@@ -467,7 +471,7 @@ def check_labels(y: Any, n_classes: int | None = None) -> np.ndarray:
     return y
 
 
-def _are_plain_labels(y: Any, n_classes: int | None) -> TypeGuard[np.ndarray]:
+def are_plain_labels(y: Any, n_classes: int | None) -> TypeGuard[np.ndarray]:
     """Tell whether scikit-learn's validation would return `y` itself, without a warning: a common case.
 
     It warns where more than half of the labels are different.

@@ -21,7 +21,7 @@ from onnxsgd.data.generators import make_generator
 from onnxsgd.data.moments import add_moments, quiet_squares
 from onnxsgd.data.row_tables import are_many, row_blocks
 from onnxsgd.data.samples import Samples
-from onnxsgd.data.sequences import holds_sequences
+from onnxsgd.data.sequences import holds_sequences, is_one_array
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.attempt import Attempt
 from onnxsgd.estimators.between_calls import is_same
@@ -265,12 +265,15 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             with stage("read"):
                 columns = known_columns(self, self.model)
                 X, y, sample_weight = from_files(self, X, y, sample_weight, columns=columns)
-        resuming, X, batches = hasattr(self, "_state"), self._gathered(X), None
+        resuming, batches, has_sequences = hasattr(self, "_state"), None, False
+        if not is_one_array(X):
+            X = self._gathered(X)
+            has_sequences = holds_sequences(X)
         with Attempt(self) as kept:
             if not resuming:
                 self._forget_lengths()
             with stage("read"):
-                if holds_sequences(X):
+                if has_sequences:
                     batches = self._sequence_batches(X, y, sample_weight, resuming)
                     samples = self._read_first_sequences(batches, resuming, classes, in_parts=True)
                 else:
@@ -285,7 +288,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             self._seed = (self.random_state,)
             # a schedule without a length, or at its end, is refused before anything changes
             state = self._state
-            recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
+            if not recipe.is_endless:
+                recipe.for_updates(state.n_updates, state.epoch_updates).check_rate(state.t + 1, state.eta)
             plan = known
             if plan is None or plan.n_outputs != self._n_outputs:
                 plan = self._make_plan(recipe)

@@ -129,9 +129,8 @@ class _Inside(NamedTuple):
             for estimator in estimators:
                 yield from cls.of(estimator)
 
-    @property
     def is_present(self) -> bool:
-        """True if all parameters are the same objects, and lists among them hold the same estimators."""
+        """Tell whether all parameters are the same objects, and lists among them hold the same estimators."""
         present = vars(self.estimator)
         if tuple(present) != self.attributes:
             return False
@@ -172,7 +171,7 @@ class _Seen(NamedTuple):
         """Tell whether all parameters are these objects, which agreed with those of `first`."""
         if self.first is not first or not _are_identical(self.values, _own_values(estimator)):
             return False
-        return all(inside.is_present for inside in self.inside)
+        return all(map(_Inside.is_present, self.inside))
 
 
 def _are_identical(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

@@ -19,6 +19,7 @@ from onnxsgd.data.dense_targets import ElementAxes, check_dense_labels, find_axe
 from onnxsgd.data.refusals import check_lengths, naming, number_of_axes
 from onnxsgd.data.sequences import Ragged, for_each, gather
 from onnxsgd.data.targets import (
+    are_plain_labels,
     are_same_classes,
     check_classes,
     check_known_labels,
@@ -697,19 +698,20 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     @property
     def _takes_soft_labels(self) -> bool:
         """True if the loss takes rows of probabilities for `y`."""
-        return bool(self._loss_option("soft"))
+        # a loss by name has no options
+        return bool(getattr(self.loss, "soft", False))
 
     @property
     def _ignored(self) -> int | str | None:
         """The label that counts nothing, if the loss names one, or sequences of labels were padded."""
-        label: int | str | None = self._loss_option("ignore_index")
+        label: int | str | None = getattr(self.loss, "ignore_index", None)
         return self._padded_with if label is None else label
 
     #: The label of padding, if the loss has none that counts nothing.
     _padded_with: int | str | None = None
 
     def _padding_label(self, y: Ragged) -> int | str | None:
-        is_text, ignored = y.dtype.kind in "US", self._loss_option("ignore_index")
+        is_text, ignored = y.dtype.kind in "US", getattr(self.loss, "ignore_index", None)
         if y.dtype.kind not in "iufUS" or (ignored is not None and isinstance(ignored, str) != is_text):
             return None
         if ignored is None:
@@ -785,6 +787,16 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             return np.asarray(y), 1
         return self._read_labels(y, in_parts)
 
+    def _read_plain_target(self, y: np.ndarray, classes: ArrayLike | None) -> np.ndarray | None:
+        # losses by name take labels, of which all count
+        if not isinstance(self.loss, str) or self._padded_with is not None or self._has_several_labels:
+            return None
+        known = self.classes_
+        if not are_plain_labels(y, len(known)) or not (classes is None or are_same_classes(classes, known)):
+            return None
+        self._check_loss()
+        return y
+
     def _read_labels(self, y: ArrayLike, in_parts: bool = False) -> tuple[np.ndarray, int]:
         """Check labels, or tables, of samples; return them, and the number of outputs of a new layer."""
         labels = self._check_target(y)
@@ -848,10 +860,6 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
                 "two classes: take 'log_loss', 'focal' or 'hinge', or put a new layer on top with "
                 "head='linear'."
             )
-
-    def _loss_option(self, name: str) -> Any:
-        """Return an option of the loss; None for a loss without it, such as one by name."""
-        return None if isinstance(self.loss, str) else getattr(self.loss, name, None)
 
     @property
     def _loss_class(self) -> Any:

@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from onnxsgd.adapters import LoRA
 from onnxsgd.data.dense_targets import shape_of_samples
-from onnxsgd.data.features import take_rows
+from onnxsgd.data.features import is_plain_array, take_rows
 from onnxsgd.data.held_out import hold_out_rows
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.refusals import check_lengths
@@ -555,6 +555,14 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
             self._check_same_shape(y)
             self._check_shape(y.shape[1:])
         return table, table.shape[1] * n_factors
+
+    def _read_plain_target(self, y: np.ndarray, classes: ArrayLike | None) -> np.ndarray | None:
+        loss = self._make_loss()
+        is_column = self._n_outputs == 1 and len(loss.score_factors) == 1
+        if not is_column or are_many(y) or not is_plain_array(y, (1,)):
+            return None
+        check_target_range(y, loss)
+        return y.astype(np.float64, copy=False).reshape(-1, 1)
 
     #: The shape of the target of a sample in the first call.
     _y_shape: tuple[int, ...] = ()

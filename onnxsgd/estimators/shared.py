@@ -44,7 +44,7 @@ def in_turn(
         is_inside = lock._is_owned()
         # no function of Python between the lock and the block: an interrupt would leave it held
         with lock:
-            if not is_inside:
+            if not is_inside and ATTEMPT in self.__dict__:
                 _undo_abandoned(self)
             return method(self, *args, **kwargs)
 

@@ -13,7 +13,7 @@ from onnxsgd.data.columns import column_names, is_mapping
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.refusals import check_lengths
-from onnxsgd.data.row_tables import are_many
+from onnxsgd.data.row_tables import are_many, evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, is_one_array, read_sequences
 from onnxsgd.data.targets import check_sample_weight
@@ -62,6 +62,10 @@ class TrainingDataReader(TrainedModel):
         """Check `y`; return it as a table, or as labels, and the number of outputs of a new layer."""
 
     @abstractmethod
+    def _read_plain_target(self, y: np.ndarray, classes: ArrayLike | None) -> np.ndarray | None:
+        """Return the targets of a later call if few looks find no fault, and all count; else None."""
+
+    @abstractmethod
     def _check_learner(self, y: np.ndarray, in_parts: bool) -> None:
         """Check that the new learner fits `y`, which may be a part of the data."""
 
@@ -89,7 +93,11 @@ class TrainingDataReader(TrainedModel):
             refuse_new_graph(self, self._given)
         source = None if resuming else self._read_source()
         features = self._read_table(X) if resuming else None
-        if features is not None:
+        if features is not None and isinstance(X, np.ndarray):
+            if sample_weight is None and type(y) is np.ndarray and y.shape[:1] == X.shape[:1]:
+                known = self._read_plain_target(y, classes)
+                if known is not None:
+                    return Samples(features, known, evenly(1.0, len(known)))
             checked = X
         else:
             X = self._of_one_length(X, source, resuming)

@@ -90,9 +90,13 @@ class Coordinates:
         penalty_scales = tuple((n, shape) for n, shape in shapes[PENALTY_SCALE] if n in spec.penalised)
         return replace(spec, penalty_scales=penalty_scales, rate_scales=shapes[RATE_SCALE])
 
-    def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
-        """Return weights of raw data, averages and starts of them, for standardised data; others as given."""
-        return _converted(self._standardised, tensors)
+    def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray], *, bounds: bool = True) -> Tensors:
+        """Return weights of raw data, averages and starts of them, for standardised data; others as given.
+
+        Finite numbers beyond the range of their type become its largest ones. Without `bounds` they become
+        infinite, in a context of the caller that ignores it.
+        """
+        return _converted(self._standardised, tensors) if bounds else self._standardised(tensors, _rounded)
 
     def _standardised(self, tensors: Mapping[tuple[str, str], np.ndarray], rounded: _Rounded) -> Tensors:
         converted = dict(tensors)
@@ -109,9 +113,9 @@ class Coordinates:
                     converted[layer.intercept, kind] = rounded(moved, intercept.dtype)
         return converted
 
-    def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
+    def raw(self, tensors: Mapping[tuple[str, str], np.ndarray], *, bounds: bool = True) -> Tensors:
         """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
-        return _converted(self._raw, tensors)
+        return _converted(self._raw, tensors) if bounds else self._raw(tensors, _rounded)
 
     def _raw(self, tensors: Mapping[tuple[str, str], np.ndarray], rounded: _Rounded) -> Tensors:
         converted = dict(tensors)
@@ -154,9 +158,10 @@ class Coordinates:
         shifts = self._shifts
         if feature not in shifts:
             shift = self.standards[feature].shift
-            centred = shift.reshape(-1).nonzero()[0]
+            shift = shift.reshape(-1)
+            centred = shift.nonzero()[0]
             columns = None if len(centred) == len(shift) else centred
-            shifts[feature] = columns, shift[centred].astype(np.float64)
+            shifts[feature] = columns, (shift if columns is None else shift[columns]).astype(np.float64)
         return shifts[feature]
 
 
@@ -283,18 +288,20 @@ class StandardisedBuffers:
         The buffers of weights of standardised data.
     coordinates : Coordinates
         The coordinates.
+    bounds : bool
+        Whether weights are bounded by the range of their type; see :meth:`Coordinates.standardised`.
     """
 
-    def __init__(self, buffers: Any, coordinates: Coordinates) -> None:
+    def __init__(self, buffers: Any, coordinates: Coordinates, *, bounds: bool = True) -> None:
         self._buffers = buffers
-        self._coordinates = coordinates
+        self._coordinates, self._bounds = coordinates, bounds
         self._starts: Tensors = {}
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
         """Copy these values into the buffers."""
         # as they were given: weights that go there and back are rounded
         self._starts = {key: array for key, array in tensors.items() if key[1] == START}
-        converted = self._coordinates.standardised(tensors)
+        converted = self._coordinates.standardised(tensors, bounds=self._bounds)
         converted.update(self._coordinates.constants(tensors))
         self._buffers.load(converted)
 
@@ -310,8 +317,9 @@ class StandardisedBuffers:
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
         held = self._buffers.snapshot()
-        changing = {key: array for key, array in held.items() if key[1] not in CONSTANT_STATES}
-        raw = self._coordinates.raw(changing)
+        for key in self._coordinates.constants(held):
+            held.pop(key, None)
+        raw = self._coordinates.raw(held, bounds=self._bounds)
         raw.update(self._starts)
         return raw
 

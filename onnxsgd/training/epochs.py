@@ -16,7 +16,7 @@ from onnxsgd._records import record
 from onnxsgd.data.generators import copied
 from onnxsgd.data.random_order import BlockOrder, shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
-from onnxsgd.engine.step.buffers import Tensors, all_finite
+from onnxsgd.engine.step.buffers import Tensors, all_finite, joined
 from onnxsgd.engine.step.dropout_masks import KEYS, draw_keys
 from onnxsgd.engine.step.gradient_limits import DESCENT
 from onnxsgd.engine.step.mixed_precision import LEAST_SCALE, LOSS_SCALE, SCALER, SKIPPED
@@ -597,6 +597,10 @@ class Numbers:
         table[:, self.own] = self.table[part, self.own]
         return table
 
+    def of_updates(self, updates: slice) -> Numbers:
+        """Return the numbers of some of the updates, of one batch each, that depend on their count alone."""
+        return Numbers(self.table[updates], self.rates[updates], self.used[updates], {}, {})
+
     def last_rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of the last update of each epoch."""
         if self.n_skipped:
@@ -613,7 +617,9 @@ class Numbers:
 
     def n_made(self, n_batches: int) -> int:
         """Return the number of updates that so many batches complete."""
-        if self.updates is None or not 0 < n_batches < len(self.updates):
+        if self.updates is None:
+            return n_batches
+        if not 0 < n_batches < len(self.updates):
             return self.n_begun(n_batches)
         return int(self.updates[n_batches])
 
@@ -760,5 +766,5 @@ def are_finite(tensors: Tensors) -> bool:
     arrays = list(tensors.values())
     if arrays and sum(map(_size, arrays)) <= _FEW_NUMBERS:
         # one look takes less time than one for each
-        return all_finite(np.concatenate(arrays, axis=None))
+        return all_finite(joined(arrays))
     return all(map(all_finite, arrays))

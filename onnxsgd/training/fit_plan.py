@@ -120,6 +120,13 @@ class Recipe:
         schedule = self.schedule.for_epochs(epoch_updates).for_updates(n_updates)
         return self if schedule is self.schedule else replace(self, schedule=schedule)
 
+    @cached_property
+    def is_endless(self) -> bool:
+        """True if the schedule is one for any number of updates, without an end."""
+        kind = type(self.schedule)
+        names = ("for_epochs", "for_updates", "last_update")
+        return all(getattr(kind, name) is getattr(Schedule, name) for name in names)
+
     def check_rate(self, t: int, eta: float) -> None:
         """Refuse further updates, of a rate of 0, after the end of the schedule.
 

@@ -33,7 +33,7 @@ _MISLED_ROWS, _MISLED, _MISLED_SHARE = 16, 1.2, 0.4
 
 def may_be_noise(program: Program, n_rows: int) -> bool:
     """Tell whether a jump of the loss in a part of so many rows can tell that its targets are noise."""
-    return _has_target(program) and n_rows >= _SOME_ROWS
+    return program.has_ratios and n_rows >= _SOME_ROWS
 
 
 def renew(state: FitState, program: Program, batches: Batches) -> None:
@@ -50,27 +50,15 @@ def renew(state: FitState, program: Program, batches: Batches) -> None:
     batches : Batches
         This part, raw.
     """
-    if _has_target(program) and _target_has_changed(state, program, batches):
+    if program.has_ratios and _target_has_changed(state, program, batches):
         state.forget()
-    elif _has_classes(program) and _classes_have_changed(state, program, batches):
+    elif program.has_zero_scores and _classes_have_changed(state, program, batches):
         state.forget(keep_data=True)
         layer = {part.name for part in program.plan.output_layer.weights}
         for (name, kind), array in state.tensors.items():
             if name in layer and kind in (WEIGHT, AVERAGE):
                 state.tensors[name, kind] = np.zeros_like(array)
         decided("start", "update %d: the classes have changed, the stream begins anew", state.t)
-
-
-def _has_target(program: Program) -> bool:
-    """Tell whether losses have ratios, and a constant's loss has meaning."""
-    return program.plan.has_target_units and program.plan.loss_unit is None
-
-
-def _has_classes(program: Program) -> bool:
-    """Tell whether scores are zero where the weights of a linear layer are."""
-    plan = program.plan
-    has_zeros = program.is_linear and plan.output_layer.offset is not None
-    return has_zeros and not plan.is_regression and program.has_table
 
 
 def _target_has_changed(state: FitState, program: Program, batches: Batches) -> bool:

@@ -18,7 +18,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockTable
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
-from onnxsgd.data.moments import Moments, add_moments
+from onnxsgd.data.moments import Moments, add_moments, quiet_squares
 from onnxsgd.data.random_order import Blocks
 from onnxsgd.data.row_tables import (
     Converted,
@@ -55,7 +55,7 @@ from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
-from onnxsgd.training.repeated_part import RepeatedPart, is_dense, repeats_parts
+from onnxsgd.training.repeated_part import RepeatedPart, is_dense, parts_ahead, repeats_parts
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
 from onnxsgd.training.start import ENOUGH_ROWS, best_constant
 from onnxsgd.training.state import FitState, rate_scales
@@ -187,36 +187,42 @@ class Program:
         # of dense data they depend on the graph alone
         has_rate_scales = bool(coordinates.rate_scales)
         return RepeatedPart(
-            known, path, n_threads, tuple(constants), state.eta, has_rate_scales, batches.batch_size,
-            batches.is_mean, batches.in_windows,
+            known, path, n_threads, tuple(constants), state.eta, has_rate_scales,
+            parts_ahead(plan, batches.n_updates), batches.batch_size, batches.is_mean, batches.in_windows,
         )  # fmt: skip
 
     def learns_again(
         self, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
     ) -> bool:
         """Learn a part of a stream that repeats an earlier one; see :meth:`RepeatedPart.learn`."""
-        part = self._repeated[0] if self._repeated else None
-        return part is not None and part.learn(self, state, features, target, weight)
+        if not self._repeated:
+            return False
+        part = self._repeated[0]
+        if not self.plan.recipe.is_auto:
+            return part.learn(self, state, features, target, weight)
+        with quiet_squares():
+            return part.learn(self, state, features, target, weight)
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""
-        if self._is_sparse(features) and self.plan.learner.multiples:
+        is_sparse = not self.is_plain and _is_sparse(features)
+        if is_sparse and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
         if not self.parts.frozen:
             return {name: features.get(name) for name in self.parts.split.features}
-        copies = self.copies_of(features)
+        copies = self.copies_of(is_sparse=is_sparse)
         made = {
             name: features[copies[name]] if name in copies else self._computed(graph, features)
             for name, graph in self.parts.frozen.items()
         }
         return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
 
-    def copies_of(self, features: Features) -> Mapping[str, str]:
+    def copies_of(self, *, is_sparse: bool) -> Mapping[str, str]:
         """Return the data inputs of which results of the frozen part are copies.
 
         Of sparse data the frozen part computes dense results, which are none.
         """
-        return {} if self._is_sparse(features) else self.plan.learner.copies
+        return {} if is_sparse else self.plan.learner.copies
 
     def _is_sparse(self, features: Features) -> bool:
         return not self.is_plain and _is_sparse(features)
@@ -375,6 +381,17 @@ class Program:
     def columns_of_layers(self) -> tuple[tuple[str, int, bool], ...]:
         """The features that they read; see :func:`~.first_layers.columns_of`."""
         return columns_of(self.first_layers)
+
+    @cached_property
+    def has_ratios(self) -> bool:
+        """True if losses have ratios, and a constant's loss has meaning."""
+        return self.plan.has_target_units and self.plan.loss_unit is None
+
+    @cached_property
+    def has_zero_scores(self) -> bool:
+        """True if the scores of classes are zero where the weights of a linear layer are."""
+        has_zeros = self.is_linear and self.plan.output_layer.offset is not None
+        return has_zeros and not self.plan.is_regression and self.has_table
 
     @cached_property
     def is_linear(self) -> bool:
@@ -712,7 +729,7 @@ def _refuse_single_rows(plan: FitPlan, tail: ir.Model) -> None:
 def _fits(program: Program, features: Features) -> bool:
     """Tell whether the frozen part's results for all samples may be stored, estimated from the first one."""
     made = program.tail_features(take_rows(features, slice(0, 1)))
-    computed = program.parts.frozen.keys() - program.copies_of(features).keys()
+    computed = program.parts.frozen.keys() - program.copies_of(is_sparse=_is_sparse(features)).keys()
     nbytes = n_rows(features) * sum(made[name].nbytes for name in computed)
     given = [array.data if sparse.issparse(array) else array for array in features.values()]
     if program.parts.split.converts and all(array.dtype.kind in "iu" for array in given):

@@ -13,16 +13,17 @@ import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.generators import position, put_back
-from onnxsgd.data.moments import add_moments, quiet_squares
+from onnxsgd.data.moments import add_moments
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.buffers import all_finite
+from onnxsgd.engine.step.step_spec import OUTPUT_RATE
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import LOG_FACTOR
 from onnxsgd.runtime.events import is_detailed
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.coordinates import StandardisedBuffers
-from onnxsgd.training.epochs import are_finite, numbers_of_epochs, penalty_value
+from onnxsgd.training.epochs import Numbers, are_finite, numbers_of_epochs, penalty_value
 from onnxsgd.training.jumps import is_noise, may_be_noise, renew
 from onnxsgd.training.state import TARGET, FitState, mean_factor, output_unit
 
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from onnxsgd.training.fit_plan import FitPlan
     from onnxsgd.training.program import KnownStep, Path, Program
 
-__all__ = ["RepeatedPart", "is_dense", "repeats_parts"]
+__all__ = ["RepeatedPart", "is_dense", "parts_ahead", "repeats_parts"]
 
 #: The methods of a schedule whose rates depend on losses, or on the number of updates of a fit.
 _OF_LOSSES_AND_LENGTHS = ("after_epoch", "for_epochs", "for_updates")
+#: The updates whose numbers are made at once, where they depend on their count alone: a bound of memory.
+_UPDATES_AHEAD = 128
 
 
 def repeats_parts(plan: FitPlan) -> bool:
@@ -43,6 +46,17 @@ def repeats_parts(plan: FitPlan) -> bool:
     kind = type(recipe.schedule)
     is_fixed = all(getattr(kind, name) is getattr(Schedule, name) for name in _OF_LOSSES_AND_LENGTHS)
     return recipe.in_parts and is_fixed and plan.loss.is_formula and not spec.scales_loss
+
+
+def parts_ahead(plan: FitPlan, n_updates: int) -> int:
+    """Return for how many parts of so many updates their numbers are made at once.
+
+    Those of several, where they depend on the count of updates alone: rates that training finds are equal.
+    """
+    recipe, spec = plan.recipe, plan.step_spec
+    has_history = spec.l1 or spec.draws or any(group.has_rate for group in plan.groups)
+    is_counted = recipe.is_auto and not (has_history or recipe.average_from)
+    return max(1, _UPDATES_AHEAD // n_updates) if is_counted else 1
 
 
 def is_dense(program: Program, state: FitState) -> bool:
@@ -64,6 +78,8 @@ class RepeatedPart:
         The rate of streams that find it.
     has_rate_scales : bool
         Whether the rates of some weights have factors of their own.
+    n_ahead : int
+        The parts whose numbers are made at once.
     batch_size : int
         Rows of a batch.
     is_mean, in_windows : bool
@@ -76,9 +92,12 @@ class RepeatedPart:
     constants: tuple[tuple[str, str], ...]
     rate: float
     has_rate_scales: bool
+    n_ahead: int
     batch_size: int
     is_mean: bool
     in_windows: bool
+    #: The first update, counted from the begin of the slots, and the numbers of this and later parts.
+    _ahead: list[tuple[int, Numbers]] = field(default_factory=list)
     #: Even weights of the samples of the last part, their unit, and those of its batches.
     _even: list[tuple[np.ndarray, float | None, Any]] = field(default_factory=list)
 
@@ -86,6 +105,9 @@ class RepeatedPart:
         self, program: Program, state: FitState, features: Features, target: np.ndarray, weight: np.ndarray
     ) -> bool:
         """Learn a part; return False if the general way is to learn it: the state is then as it was.
+
+        Where training finds the rate, the caller has the context of :func:`~.moments.quiet_squares`: one
+        context takes less time than several.
 
         Parameters
         ----------
@@ -117,10 +139,9 @@ class RepeatedPart:
                 # the stream begins, or has had sparse parts
                 return False
             after.count_rows(weight)
-            with quiet_squares():
-                if plan.scaled_layer.weights:
-                    add_moments(after.moments, TARGET, target, weight)
-                batches = program.standardised(batches, after.moments, after.mean_weight)
+            if plan.scaled_layer.weights:
+                add_moments(after.moments, TARGET, target, weight)
+            batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)
         constants = coordinates.constants(after.tensors)
@@ -128,13 +149,15 @@ class RepeatedPart:
             return False
         idle = program.compiled(self.known, self.n_threads)
         runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
-        buffers = StandardisedBuffers(runners.buffers, coordinates) if constants else runners.buffers
+        buffers: Any = runners.buffers
+        if constants:
+            # weights beyond the range of their type are found below
+            buffers = StandardisedBuffers(buffers, coordinates, bounds=False)
         buffers.load(after.tensors)
         n_samples, place = len(weight), position(state.random_state)
         order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)
         updates = self._plan(batches, order)
-        unit = output_unit(plan, after) if spec.output_weights else 1.0
-        numbers = numbers_of_epochs(plan, after, batches, 1, None, unit)
+        numbers = self._numbers(plan, after, batches)
         if spec.takes_scaled_gradient:
             updates = updates.descending(numbers.used)
         losses = np.empty(len(updates.totals))
@@ -157,6 +180,24 @@ class RepeatedPart:
         if not (recipe.is_auto and may_be_noise(program, n_samples) and is_noise(state, after, program, raw)):
             vars(state).update(vars(after))
         return True
+
+    def _numbers(self, plan: FitPlan, state: FitState, batches: Batches) -> Numbers:
+        """Return the numbers of the updates: those that depend on their count alone are made ahead."""
+        spec, n_updates = plan.step_spec, batches.n_updates
+        unit = output_unit(plan, state) if spec.output_weights else 1.0
+        if self.n_ahead == 1:
+            return numbers_of_epochs(plan, state, batches, 1, None, unit)
+        first = state.t - state.slots_from
+        start, ahead = self._ahead[0] if self._ahead else (first, None)
+        if ahead is None or not start <= first <= start + len(ahead.table) - n_updates:
+            start, ahead = first, numbers_of_epochs(plan, state, batches, self.n_ahead, None, 1.0)
+            # one assignment, as other threads may learn such a part too
+            self._ahead[:] = [(start, ahead)]
+        numbers = ahead.of_updates(slice(first - start, first - start + n_updates))
+        if spec.output_weights:
+            numbers.table = numbers.table.copy()
+            numbers.table[:, spec.scalars.index(OUTPUT_RATE)] *= unit
+        return numbers
 
     def _plan(self, batches: Batches, order: np.ndarray) -> EpochPlan:
         """Return the batches of an epoch in this order: weights that are not given are one object."""

@@ -14,6 +14,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.schedules import Schedule
+from onnxsgd.training.epochs import numbers_of_epochs
 from onnxsgd.training.program import Program
 
 ROWS, COLUMNS, CALLS = 24, 6, 8
@@ -117,6 +118,26 @@ def test_repeated_parts_have_the_numbers_of_the_general_way(
     np.testing.assert_equal(short, general)
 
 
+def test_numbers_of_updates_are_made_for_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        made.append(numbers_of_epochs(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("onnxsgd.training.repeated_part.numbers_of_epochs", noted)
+    # an alpha of its own: programs are shared by equal estimators
+    short = OnnxSGDRegressor(random_state=0, alpha=3.21e-4)
+    for X, y in _parts(True, 60):
+        short.partial_fit(X, y)
+    assert len(made) == 2
+    monkeypatch.setattr(Program, "learns_again", lambda *_: False)
+    general = OnnxSGDRegressor(random_state=0, alpha=3.21e-4)
+    for X, y in _parts(True, 60):
+        general.partial_fit(X, y)
+    np.testing.assert_equal(_state(short), _state(general))
+
+
 def test_weights_of_samples_count(repeats: Callable[[bool], list[bool]]) -> None:
     weight = np.random.default_rng(0).random(ROWS)
     notes = repeats(True)
@@ -171,6 +192,28 @@ def test_divergence_is_told_and_leaves_finite_weights(repeats: Callable[[bool], 
         assert not notes[-1]
         assert np.isfinite(learner.coef_).all()
         states.append(_state(learner))
+    np.testing.assert_equal(*states)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_beyond_the_range_of_their_type_are_bounded(repeats: Callable[[bool], list[bool]]) -> None:
+    X, y = next(_parts(False))
+    network = MLPClassifier((5,), activation="tanh", max_iter=3, random_state=0).fit(X, y)
+    states = []
+    for is_on in (True, False):
+        notes = repeats(is_on)
+        estimator = _learned(OnnxSGDClassifier(FrozenEstimator(network), random_state=0), False)
+        # in units of the standardised columns, some 2.5 times as large
+        scale = max(np.abs(weight).max() for weight in estimator.get_weights().values())
+        weights = {
+            name: (weight / scale * np.finfo(weight.dtype).max if weight.shape == (COLUMNS, 5) else weight)
+            for name, weight in estimator.get_weights().items()
+        }
+        estimator.set_weights(weights)
+        estimator.partial_fit(X, y)
+        assert not notes[-1]
+        states.append(_state(estimator))
+    assert all(np.isfinite(tensor).all() for tensor in states[0]["tensors"].values())
     np.testing.assert_equal(*states)
 
 

@@ -54,6 +54,8 @@ class StepRunner:
     ----------
     batches : Batches
         The data, which may be replaced between calls.
+    nbytes : int
+        Bytes of the features of a batch.
     n_done : int
         Batches done by the last call to :meth:`run`, also if that was interrupted.
     """
@@ -66,7 +68,7 @@ class StepRunner:
         self._step = step
         self.buffers = buffers
         self._batches: Any = batches
-        self._features = self._zeros_of_features(batches)
+        self._allocate(batches)
         #: Whether features have sizes that the step leaves open.
         self._is_open = any(-1 in step.inputs[name][1] for name in self._features)
         self._target = _zeros(step, step.target)
@@ -74,7 +76,6 @@ class StepRunner:
         self._gradient_weight = _zeros(step, step.gradient_weight)
         self._scalars = np.zeros(len(step.scalars), self._target.dtype)
         self._loss = np.zeros((1, 1), self._target.dtype)
-        self._block: _Block | None = None
         self._bind_both()
 
     @property
@@ -89,14 +90,18 @@ class StepRunner:
             return
         shapes = {name: self._shape_of_feature(name, batches) for name in self._features}
         if any(self._features[name].shape != shape for name, shape in shapes.items()):
-            self._features, self._block = self._zeros_of_features(batches), None
+            self._allocate(batches)
             self._bind_both()
 
-    def _zeros_of_features(self, batches: Batches | None) -> dict[str, np.ndarray]:
-        """Return arrays for the features of a batch."""
+    def _allocate(self, batches: Batches | None) -> None:
+        """Make the arrays for the features of a batch."""
         inputs = self._step.inputs
         names = (name for name in self._step.features if name in inputs)
-        return {name: np.zeros(self._shape_of_feature(name, batches), inputs[name][0]) for name in names}
+        self._features = {
+            name: np.zeros(self._shape_of_feature(name, batches), inputs[name][0]) for name in names
+        }
+        self.nbytes = sum(array.nbytes for array in self._features.values())
+        self._block: _Block | None = None
 
     def _shape_of_feature(self, name: str, batches: Batches | None) -> tuple[int, ...]:
         """Return the shape of a feature of a batch: sizes that the step leaves open are those of the data."""
@@ -108,11 +113,6 @@ class StepRunner:
     def _bind_both(self) -> None:
         first, second = self.buffers.sets
         self._bindings = (self._bind(first, second), self._bind(second, first))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the features of a batch."""
-        return sum([array.nbytes for array in self._features.values()])
 
     @property
     def n_done(self) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxsgd.engine.step.buffers import _NUMPY_TYPES, Buffers, all_finite, dtype_of
+from onnxsgd.engine.step.buffers import _NUMPY_TYPES, Buffers, all_finite, dtype_of, joined
 from onnxsgd.engine.step.update import WEIGHT
 
 KEY, STATE = ("w", WEIGHT), ("w", "momentum")
@@ -73,3 +73,18 @@ def test_one_number_that_is_not_finite_is_found(number):
     assert all_finite(np.empty((0, 2)))
     array[2, 1] = number
     assert not all_finite(array)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [np.arange(6.0).reshape(2, 3), np.array(7.0), np.empty((0, 2)), np.array([[8.0]])],
+        [np.arange(2.0), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(9.0)[::2]],
+        [np.arange(2, dtype=np.float32), np.array([np.nan, 1e300])],
+        [np.arange(3), np.array([0.5], np.float16)],
+        [np.empty(0), np.empty((0, 2))],
+    ],
+    ids=["contiguous", "orders", "wide", "types", "empty"],
+)
+def test_arrays_are_joined(arrays):
+    np.testing.assert_array_equal(joined(arrays), np.concatenate([array.reshape(-1) for array in arrays]))
