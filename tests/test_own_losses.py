@@ -158,7 +158,7 @@ def test_classification():
     hinge = (
         "<float one = {1}> { m = Mul(raw_prediction, y_true) d = Sub(one, m) r = Relu(d) loss = Mul(r, r) }"
     )
-    # a named rate: under auto, penalties of epochs are exact in one loop alone, and decisions near a bound differ
+    # a named rate: under auto, penalties of epochs are exact in one loop alone, and decisions may differ
     settings = {"learning_rate": "invscaling", "max_iter": 5, "tol": None, "random_state": 0}
     model = OnnxSGDClassifier(loss=losses.FromONNX(graph(hinge), targets="sign"), **settings)
     same = OnnxSGDClassifier(loss="squared_hinge", **settings)
