@@ -91,13 +91,13 @@ class _End(NamedTuple):
 #: same log loss, where log_loss continues after gains of 1000 times the one that counts as of 100 times.
 #: Networks on few samples overfit with less than 100. Where windows that gain less than 10 times the gain
 #: that counts are those without gain, classifiers on the same 34 data sets make 0.86 (log_loss) and 0.96
-#: (hinge) of the updates, with the same accuracy to 0.0004; with 30 times 0.8 and 0.9, but 19 sets of strongly
-#: correlated columns with little noise have 0.9253, 0.9248, 0.9242 with 1, 10 and 30 times.
+#: (hinge) of the updates, with the same accuracy to 0.0004; with 30 times 0.8 and 0.9, but 19 sets of
+#: strongly correlated columns with little noise have 0.9253, 0.9248, 0.9242 with 1, 10 and 30 times.
 _USUAL, _OF_FEW, _OF_FEW_LABELS = _End(1 / 2, 2, 6, 100), _End(1 / 3, 2, 6, 100), _End(1 / 5, 1, 5, 1000, 10)
 #: The ends on sparse data, of other models and of linear classifiers with few updates in an epoch. 90 data
-#: sets of 300 to 4,000 generated texts or one-hot codes, 6 fits each: the latter make 0.70 (log_loss) and 0.64
-#: (hinge) of the updates with their own end, and have an accuracy of 0.6907 and 0.6844; 0.6904 and 0.6849
-#: with that of other models.
+#: sets of 300 to 4,000 generated texts or one-hot codes, 6 fits each: the latter make 0.70 (log_loss) and
+#: 0.64 (hinge) of the updates with their own end, and have an accuracy of 0.6907 and 0.6844; 0.6904 and
+#: 0.6849 with that of other models.
 _OF_SPARSE, _OF_FEW_SPARSE_LABELS = _End(1 / 2, 2, 6, 100, 10), _End(1 / 5, 1, 6, 1000, 30)
 
 
