@@ -49,6 +49,7 @@ class GainProgress(TypedDict):
     first: Tensors | None
     n_epochs: Count
     epochs: tuple[float, float, float]
+    scores: tuple[float, float]
 
 
 class Gain:
@@ -56,7 +57,8 @@ class Gain:
 
     The objectives of epochs are compared with the first one. Only where no epoch gained over it, those of the
     first and of the last weights are computed: other fits make no further pass over the data, and do not keep
-    the first weights.
+    the first weights. Where scores decide, they are compared in the same way. An objective that falls is a
+    gain there too: a constant prediction may have the score of a good one, as that of a frequent class.
 
     Parameters
     ----------
@@ -94,22 +96,28 @@ class Gain:
         is_noisy: bool = False,
     ) -> None:
         self._state, self._objectives, self._score = state, objectives, score
-        self._average_from, self._is_noisy = average_from, is_noisy and score is None
+        self._average_from, self._is_noisy = average_from, is_noisy
         self._share, self._unit, self._remedy = min(max(tol or 0.0, _ROUNDING), _SHARE), unit, remedy
         self._first: Tensors | None = {(name, WEIGHT): array for name, array in first.items()}
         self._n_epochs = 0
-        #: The value of the first epoch, the lowest one and the highest one.
+        #: The objective of the first epoch, the lowest one and the highest one.
         self._epochs = (0.0, 0.0, 0.0)
+        #: The score after the first epoch, and the best one.
+        self._scores = (0.0, 0.0)
 
-    def record(self, values: Iterable[float]) -> None:
-        """Record the objective of each of the next epochs, or the negative score."""
-        for value in values:
+    def record(self, objectives: Iterable[float], score: float | None = None) -> None:
+        """Record the objective of each of the next epochs, or that of one and the score after it."""
+        if score is not None:
+            first, best = self._scores if self._n_epochs else (score, score)
+            self._scores = first, max(best, score)
+        for value in objectives:
             first, lowest, highest = self._epochs if self._n_epochs else (value, value, value)
             self._epochs = first, min(lowest, value), max(highest, value)
             self._n_epochs += 1
         first, lowest, highest = self._epochs
         if self._compares:
             is_clear = first - lowest > self._clear(first)
+            is_clear |= self._scores[1] - self._scores[0] > _CLEAR * self._share
         else:
             is_clear = not highest - lowest <= _STILL * self._scale(first)
         if is_clear:
@@ -121,17 +129,15 @@ class Gain:
         return self._score is not None or self._objectives is not None
 
     def _scale(self, value: float) -> float:
-        """Return the difference of values that counts as large."""
-        if self._score is not None:
-            return 1.0
+        """Return the difference of objectives that counts as large."""
         return abs(value) if self._unit is None else self._unit
 
     def _least(self, value: float) -> float:
-        """Return the gain over a value that counts."""
+        """Return the gain over an objective that counts."""
         return self._share * self._scale(value)
 
     def _clear(self, value: float) -> float:
-        """Return the gain over the value of the first epoch after which a fit is not looked at."""
+        """Return the gain over the objective of the first epoch after which a fit is not looked at."""
         return _CLEAR_OF_NOISE * self._scale(value) if self._is_noisy else _CLEAR * self._least(value)
 
     def report(self) -> None:
@@ -140,7 +146,7 @@ class Gain:
             return
         first = {name: array for (name, _), array in self._first.items()}
         if self._score is not None:
-            self._report_score(self._score(first), -self._epochs[1])
+            self._report_score(self._score(first), self._scores[1])
         elif self._objectives is not None:
             before, after = 0.0, 0.0
             for before, after in self._objectives(first, self._state.weights(self._average_from)):
@@ -168,7 +174,7 @@ class Gain:
                 f"No epoch scored better on the validation data than the first weights: {before:.6g} before "
                 f"the first update, {best:.6g} after the best epoch."
             )
-        elif best - before < self._least(before):
+        elif best - before < self._share:
             self._warn(
                 f"Training raised the score on the validation data only from {before:.6g} to {best:.6g}."
             )
@@ -183,7 +189,9 @@ class Gain:
 
     def progress(self) -> Progress:
         """Return the first weights, if they are still needed, and the values of epochs."""
-        return {"first": self._first, "n_epochs": self._n_epochs, "epochs": self._epochs}
+        return {
+            "first": self._first, "n_epochs": self._n_epochs, "epochs": self._epochs, "scores": self._scores,
+        }  # fmt: skip
 
     def resume(self, progress: Progress) -> None:
         """Continue from a progress."""
@@ -191,4 +199,5 @@ class Gain:
         if first is not None:
             check_tensors(first, present, self._state.optimizer, "rule.gain.first")
             first = {key: array.astype(present[key[0]].dtype, copy=False) for key, array in first.items()}
-        self._first, self._n_epochs, self._epochs = first, progress["n_epochs"], progress["epochs"]
+        self._first, self._n_epochs = first, progress["n_epochs"]
+        self._epochs, self._scores = progress["epochs"], progress["scores"]

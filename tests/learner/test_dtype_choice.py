@@ -80,6 +80,10 @@ def run_onnx(model, X):
         (TIMED.astype(np.float32), False),
         (PLAIN, False),
         (sparse.csr_matrix(PLAIN), False),
+        (sparse.csr_matrix(np.r_[TIMED, [[0.0, 0.0]]]), False),
+        (sparse.csc_matrix(np.c_[PLAIN, 1e-50 * PLAIN]), True),
+        (sparse.csr_matrix(np.c_[PLAIN, 1e300 * PLAIN]), True),
+        (sparse.csr_matrix((TIME, (np.arange(N), np.full(N, 2**40))), shape=(N, 2**41)), True),
         (np.c_[PLAIN, np.full(N, 1.7e9 + 0.3)], False),  # a constant has no spread
         (TIMED[:1], False),
         (np.arange(N)[:, None], False),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 from scipy import sparse
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -33,14 +33,16 @@ TINY = {"learning_rate": "constant", "eta0": 1e-9, "random_state": 0}
 class Problem:
     """The objective w of a weight, from `start` to `last`, after epochs of the given values."""
 
-    def __init__(self, values, start=1.0, last=1.0, *, score=None, objectives=True, tol=1e-3, unit=None):
+    def __init__(
+        self, values, start=1.0, last=1.0, *, score=None, scores=None, objectives=True, tol=1e-3, unit=None
+    ):
         self.state = FitState({("w", WEIGHT): np.array(start)}, 0.01, np.random.RandomState(0))
         self.n_asked = 0
         pairs = self.pairs if objectives else None
         self.gain = Gain(self.state, self.state.weights(), tol, 0, pairs, score, unit)
         self.state.tensors = {("w", WEIGHT): np.array(last)}
-        for value in values:
-            self.gain.record([value])
+        for value, of_epoch in zip(values, scores or [None] * len(values), strict=True):
+            self.gain.record([value], of_epoch)
 
     def pairs(self, first, last):
         self.n_asked += 1
@@ -109,11 +111,17 @@ def test_scores_take_the_place_of_objectives():
     def score(weights):
         return 0.8 * float(weights["w"])
 
-    (message,) = messages(Problem([-0.8, -0.79], score=score))
+    def said(*scores, objectives=(1.0, 1.0)):
+        return messages(Problem(objectives, score=score, scores=scores))
+
+    (message,) = said(0.8, 0.79)
     assert "No epoch scored better on the validation data than the first weights: 0.8 before" in message
-    (message,) = messages(Problem([-0.8, -0.8001], score=score))
+    (message,) = said(0.8, 0.8001)
     assert "raised the score on the validation data only from 0.8 to 0.8001." in message
-    assert messages(Problem([-0.805, -0.805], score=score)) == []
+    assert said(0.805, 0.805) == []
+    # as good as the most frequent class, with better probabilities
+    assert said(0.8, 0.8, objectives=(1.0, 0.9)) == []
+    assert said(0.7, 0.8) == []
 
 
 def test_batches_that_are_not_read_again_are_judged_by_their_epochs():
@@ -194,6 +202,15 @@ def test_validation_data_that_decide():
     assert "Training did not lower the objective" in message
     (message,) = said(OnnxSGDClassifier(fitted, **TINY, early_stopping=True), X, LABEL, X_val=X, y_val=LABEL)
     assert "No epoch scored better on the validation data than the first weights" in message
+
+
+def test_a_model_that_scores_as_the_most_frequent_class_may_have_learned():
+    """Zeros predict the first class, of 0.95 of the samples here."""
+    data, labels = make_classification(
+        1500, 10, n_informative=3, weights=[0.95], class_sep=0.5, random_state=2
+    )
+    settings = {"learning_rate": "constant", "eta0": 0.1, "early_stopping": True, "random_state": 0}
+    assert said(OnnxSGDClassifier(**settings), StandardScaler().fit_transform(data), labels) == []
 
 
 def test_dropout():
