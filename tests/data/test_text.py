@@ -140,7 +140,9 @@ def test_a_column_of_text_beside_numbers(library):
         model.predict(frame[["text", "n"]])
 
 
-@pytest.mark.filterwarnings("ignore:No epoch scored better:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:(Training raised the score|No epoch scored better):sklearn.exceptions.ConvergenceWarning"
+)
 def test_scikit_learn_tools():
     model = classifier(PIPELINES["tfidf"](), early_stopping=True, validation_fraction=0.3)
     assert get_tags(model).input_tags.string

@@ -192,7 +192,9 @@ def test_a_table_of_another_width_is_refused():
         ours.predict(np.eye(5))
 
 
-@pytest.mark.filterwarnings("ignore:No epoch scored better:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:(Training raised the score|No epoch scored better):sklearn.exceptions.ConvergenceWarning"
+)
 @pytest.mark.parametrize("mask", ["attention_mask", None])
 def test_classification(mask):
     model = pooling(mask, n_outputs=3)

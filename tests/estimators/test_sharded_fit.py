@@ -286,7 +286,9 @@ def test_validation_decides(sync_every):
     assert scored.validation_scores_[-1] == pytest.approx(scored.score(X_REAL, Y_REAL), abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Training raised the score:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:(Training raised the score|No epoch scored better):sklearn.exceptions.ConvergenceWarning"
+)
 def test_held_out_rows_do_not_train():
     """Those of a shard follow from a seed; the weights are those of a fit on the others."""
     params = {**NAMED, "early_stopping": True, "validation_fraction": 0.25}

@@ -356,7 +356,7 @@ def test_numeric_hyper_parameters_need_no_new_session(cancer, model):
     assert cache.n_built == for_one
 
 
-@pytest.mark.filterwarnings("ignore:Training did not lower:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:Training (did not lower|lowered):sklearn.exceptions.ConvergenceWarning")
 def test_a_search_over_rates_names_the_schedule(iris):
     """A grid of rates has no meaning where training finds the rate; the error has the grid that has one."""
     X, y = iris

@@ -109,7 +109,7 @@ def test_text_display(model):
         set_config(display="diagram")
 
 
-@pytest.mark.filterwarnings("ignore:Training did not lower:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:Training (did not lower|lowered):sklearn.exceptions.ConvergenceWarning")
 def test_a_fitted_estimator_shows_no_graph():
     X = np.random.RandomState(0).randn(50, 3).astype(np.float32)
     fitted = OnnxSGDRegressor(max_iter=300, tol=None).fit(X, X[:, 0])
