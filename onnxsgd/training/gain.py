@@ -182,7 +182,7 @@ class Gain:
     def _warn(self, message: str, verb: str = "raise") -> None:
         rate = max(self._state.learning_rates, default=self._state.eta)
         remedy = self._remedy or (
-            f"Unless the first weights are the best, {verb} the learning rate (eta0; at most {rate:.3g} in "
+            f"Unless the first weights are the best, {verb} the learning rate (at most {rate:.3g} in "
             "these epochs), or let learning_rate='auto' find it."
         )
         warnings.warn(f"{message} {remedy}", ConvergenceWarning, stacklevel=7)

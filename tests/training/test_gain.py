@@ -168,7 +168,7 @@ DATA = {"dense": (X_REAL, REAL), "sparse": (SPARSE, REAL)}
 def test_a_rate_that_is_far_too_small_is_reported_once(data, more):
     (message,) = said(OnnxSGDRegressor(**TINY | more), *DATA[data])
     assert "Training did not lower the objective: 0.5 before the first update, 0.5 after" in message
-    assert "raise the learning rate (eta0; at most" in message
+    assert "raise the learning rate (at most" in message
     assert "or let learning_rate='auto' find it" in message
 
 
