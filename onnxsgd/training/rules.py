@@ -682,8 +682,4 @@ def _check_copy(state: FitState, tensors: Tensors, entry: str) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(
-        f"{message} {REMEDY}",
-        ConvergenceWarning,
-        stacklevel=6,
-    )
+    warnings.warn(f"{message} {REMEDY}", ConvergenceWarning, stacklevel=6)
