@@ -21,7 +21,7 @@ __all__ = ["Gain", "GainProgress", "Pairs"]
 #: The largest share of the first objective, or of a score of 1, that is next to no gain; with a smaller `tol`
 #: that is the share. 1,171 fits of linear models and small networks on 15 data sets, three schedules, rates
 #: from 1e-9 to 0.1, 1,064 of them ended by the plateau: of the 351 from untrained weights that gain less than
-#: 0.001, 339 gain less than a twentieth of what "auto" gains and none half of it; of the 81 that gain 0.001
+#: 0.001, 339 gain less than a twentieth of the gain of "auto" and none half of it; of the 81 that gain 0.001
 #: to 0.01, 48 and 19, which are fits of targets that are nearly noise.
 _SHARE = 1e-3
 #: The share without a `tol`: more than the rounding of float32.
