@@ -125,12 +125,15 @@ class Moments:
             return np.asarray(of_rows.T @ weight, np.float64)
 
         entries = np.asarray(table.data, np.float64)
-        is_entry = (entries != 0).astype(np.float64)
-        count = sums(is_entry)
+        is_entry = entries != 0
+        count = sums(is_entry.astype(np.float64))
         mean = _ratio(sums(entries), count)
-        difference = entries - mean.take(table.indices)
+        # a conversion beforehand: places of 32 bits take three times as long
+        difference = mean.take(table.indices.astype(np.intp))
+        np.subtract(entries, difference, out=difference)
         difference *= difference
-        difference *= is_entry
+        if not are_all(is_entry):
+            difference *= is_entry
         return cls(count, mean, sums(difference), np.full(len(count), float(weight.sum())))
 
     @property
@@ -331,7 +334,11 @@ def _are_most(columns: np.ndarray) -> bool:
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Return quotients, zeros for wholes of zero."""
-    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+    is_some = whole > 0
+    if are_all(is_some):
+        # a mask takes five times as long
+        return part / whole
+    return np.divide(part, whole, out=np.zeros_like(whole), where=is_some)
 
 
 def _invertible(scale: np.ndarray, dtype: np.dtype[Any] | type) -> np.ndarray:

@@ -46,7 +46,7 @@ class SparseRows(NamedTuple):
     def add_product(self, table: np.ndarray, out: np.ndarray) -> None:
         """Add rows @ table, of shape [n_columns, n], to `out`, of shape [n_rows, n], both contiguous."""
         n_rows, n = out.shape
-        arguments = (self.indptr, self.indices, self.data, table.reshape(-1), out.reshape(-1))
+        arguments = (self.indptr, self.indices, self.data, table, out)
         if n == 1:
             kernels.csr_matvec(n_rows, self.n_columns, *arguments)
         else:
@@ -56,7 +56,7 @@ class SparseRows(NamedTuple):
         """Add rows.T @ table, of shape [n_rows, n], to `out`, of shape [n_columns, n], both contiguous."""
         n_rows, n = table.shape
         # the arrays of rows by rows are those of the transposed matrix by columns
-        arguments = (self.indptr, self.indices, self.data, table.reshape(-1), out.reshape(-1))
+        arguments = (self.indptr, self.indices, self.data, table, out)
         if n == 1:
             kernels.csc_matvec(self.n_columns, n_rows, *arguments)
         else:

@@ -54,7 +54,7 @@ def test_all_columns_are_kept(reason):
     if reason == "weights of other columns":
         weight[2] = 1
     else:
-        table = np.arange(10) < {"many columns": 6, "one column": 1, "none": 0}[reason]
+        table = np.arange(10) < {"many columns": 10, "one column": 1, "none": 0}[reason]
         table = np.broadcast_to(table.astype(float), (6, 10))
     layers, batches, state = case(False, weight, table)
     assert used_columns.used_columns(layers, batches, state) is None

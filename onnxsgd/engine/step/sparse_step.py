@@ -223,8 +223,8 @@ class SparseStepRunner:
         table, size, n_rows = self._table, rows.shape[1], len(self._batches.target)
         # behind the last row of mixed data the first ones follow
         last = table.shape[0] - size
-        following = (rows[:, :-1].astype(np.intp) + 1) % n_rows
-        are_runs = (rows[:, 1:] == following).all(axis=1)
+        distances = np.diff(rows.astype(np.intp, copy=False), axis=1)
+        are_runs = ((distances == 1) | (distances == 1 - n_rows)).all(axis=1)
         are_runs &= rows[:, 0] <= last
         others = iter(self._gathered(rows[~are_runs]))
         return [
