@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_ir, to_proto, value_named
 from onnxsgd.graph.nodes import fixed_size, shape_of
@@ -65,6 +66,8 @@ def build_deferred(step: CompiledStep, loss: Loss) -> tuple[bytes, bytes]:
     raw_prediction = declare("raw_prediction", model.graph.outputs[-1], stacked=True)
     weight = ir.Value(name="sample_weight", type=target.type, shape=ir.Shape([None, fixed_size(single, 0)]))
     losses = add_losses(graph, loss, target, raw_prediction, weight)
+    for node in list(graph):
+        widen_scalars(graph, node)
     graph.inputs.extend([target, raw_prediction, weight])
     graph.outputs.append(losses)
     both = (model, ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd"))

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxsgd._cache_keys import cache_key
 from onnxsgd._library_errors import run_error
 from onnxsgd.engine.predict import InferenceGraph, weights_as_inputs
+from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import graph_names, to_proto, unique_name
 from onnxsgd.losses import FromCallable, Loss
@@ -144,6 +145,8 @@ def _build_losses(loss: Loss, dtype: np.dtype[Any], widths: tuple[int, int], mod
     graph = ir.Graph(inputs, [], nodes=[], opset_imports=dict(model.graph.opset_imports), name="losses")
     with appending(graph) as op:
         losses = op.ReduceSum(loss.value(op, *inputs), [1], keepdims=0)
+    for node in list(graph):
+        widen_scalars(graph, node)
     losses.name, losses.type, losses.shape = "losses", type_, ir.Shape([None])
     graph.outputs.append(losses)
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
@@ -161,6 +164,8 @@ def _build_losses_of_graph(
     )
     with appending(graph) as op:
         losses = op.ReduceSum(loss.value(op, target, raw), [1], keepdims=0)
+    for node in list(graph):
+        widen_scalars(graph, node)
     losses.type, losses.shape = type_, ir.Shape([None])
     graph.inputs.append(target)
     graph.outputs[:] = [losses]
