@@ -90,6 +90,32 @@ class Loss(Settable, ABC):
         """
         return np.zeros(residual.shape[1] * len(self.score_factors))
 
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the raw predictions that know of a classification the shares of its classes alone.
+
+        They are the first scores of a linear model whose rate is found. Their probabilities are the shares;
+        those of a margin loss without probabilities are means of signs.
+
+        Parameters
+        ----------
+        mean : ndarray of shape (n_outputs,)
+            The weighted mean of `y_true`.
+        least : float
+            The share that a class without a sample has.
+
+        Returns
+        -------
+        ndarray of shape (n_outputs,)
+            Zeros where the loss has neither probabilities nor signs.
+        """
+        if self.probabilities == "sigmoid":
+            shares = np.clip((mean + 1.0) / 2.0 if self.targets == "sign" else mean, least, 1.0 - least)
+            return np.asarray(np.log(shares / (1.0 - shares)))
+        if self.probabilities == "softmax":
+            logarithms = np.log(np.maximum(mean / max(mean.sum(), TINY), least))
+            return np.asarray(logarithms - logarithms.mean())
+        return mean if self.targets == "sign" else np.zeros_like(mean)
+
 
 def clip(op: Builder, value: ir.Value, lower: float, upper: float) -> ir.Value:
     return op.Min(op.Max(value, lower), upper)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.losses._base import TINY, Loss, Targets, clip, indicator, set_flag, set_number
 
@@ -154,6 +156,10 @@ class Perceptron(Hinge):
     """
 
     threshold: ClassVar[float] = 0.0
+
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return zeros, whose loss is the least of a constant."""
+        return np.zeros_like(mean)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ from onnxsgd.training.state import TARGET, FitState
 
 __all__ = [
     "LocalWork", "Shard", "ShardFit", "Summary", "bulk_of", "gradient_of_rows", "local_updates", "loss_of",
-    "read_shard", "score_of", "some_rows_of", "standardised_shard", "summary_of", "weights_of",
+    "read_shard", "score_of", "some_rows_of", "standardised_shard", "summary_of", "target_sum_of",
+    "weights_of",
 ]  # fmt: skip
 
 #: The tensors of a step that no update of a shard changes, or that are none of the state.
@@ -341,6 +342,12 @@ def loss_of(fit: ShardFit, shard: Shard, weights: Mapping[str, np.ndarray]) -> t
     """Return the sum of the losses of the rows of a shard, by their weights, and the sum of these."""
     total = float(shard.rows.sample_weight.sum(dtype=np.float64))
     return total * fit.program.mean_loss(shard.rows, weights), total
+
+
+def target_sum_of(fit: ShardFit, shard: Shard) -> tuple[np.ndarray, float]:
+    """Return the sum of the targets of the rows of a shard, by their weights, and the sum of these."""
+    weight = np.ascontiguousarray(shard.rows.sample_weight, np.float64)
+    return weight @ as_array(shard.rows.target).astype(np.float64), float(weight.sum())
 
 
 def score_of(fit: ShardFit, shard: Shard, weights: Mapping[str, np.ndarray]) -> Any:

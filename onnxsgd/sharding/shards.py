@@ -17,7 +17,15 @@ from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.sharding.executor import Executor, Handle
-from onnxsgd.sharding.shard_tasks import Summary, bulk_of, loss_of, score_of, some_rows_of, weights_of
+from onnxsgd.sharding.shard_tasks import (
+    Summary,
+    bulk_of,
+    loss_of,
+    score_of,
+    some_rows_of,
+    target_sum_of,
+    weights_of,
+)
 from onnxsgd.training.program import Program
 from onnxsgd.training.start import best_constant
 from onnxsgd.training.state import TARGET
@@ -100,6 +108,13 @@ class Shards:
             [Samples(dict(part.features), part.target, part.sample_weight) for part in parts]
         )
         return replace(parts[0], features=some.features, target=some.target, sample_weight=some.weight)
+
+    def mean_of_target(self) -> np.ndarray:
+        """Return the mean of the target over all rows, by their present weights."""
+        if not self.has_extremes:
+            return self.moments(TARGET).mean
+        sums, weights = zip(*self.of_each(target_sum_of), strict=True)
+        return np.asarray(sum(sums) / sum(weights))
 
     def moments(self, name: str) -> Moments:
         """Return the moments of a feature, or of the target, over all rows."""
@@ -187,6 +202,14 @@ class ShardedProgram:
         return sum(loss for loss, _ in parts) / sum(weight for _, weight in parts)
 
     def best_constant(self, batches: Batches) -> np.ndarray:
-        """Return the raw predictions of the best constant."""
-        some, mean = batches.some(), self.shards.moments(TARGET).mean
-        return best_constant(self.program.plan.loss, some.target, some.sample_weight, mean)
+        """Return the raw predictions of the best constant, zeros if unknown."""
+        if not self.program.knows_constant:
+            return np.zeros(1)
+        some, shards = batches.some(), self.shards
+        return best_constant(
+            self.program.plan.loss,
+            some.target,
+            some.sample_weight,
+            shards.mean_of_target(),
+            sum(shards.n_rows),
+        )

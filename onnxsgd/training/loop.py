@@ -49,7 +49,7 @@ class Model(Protocol):
         """Return the mean loss of all samples."""
 
     def best_constant(self, batches: Batches) -> np.ndarray:
-        """Return the raw predictions of the best constant of a regression."""
+        """Return the raw predictions of the best constant, zeros if unknown."""
 
 
 class Observer:
@@ -274,7 +274,7 @@ def _make_finder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
         is_linear=model.is_linear,
-        constant=model.best_constant(batches) if plan.is_regression else np.zeros(1),
+        constant=model.best_constant(batches),
         target=some.target if plan.has_target_units else None,
         sample_weight=some.sample_weight,
         objective=partial(_objective, model, batches, plan, state),

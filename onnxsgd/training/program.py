@@ -280,6 +280,8 @@ class Program:
 
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""
+        if not self.knows_constant:
+            return np.zeros(1)
         return best_constant(self.plan.loss, batches.target, batches.sample_weight)
 
     def mean_loss_of_constant(self, batches: Batches) -> float:
@@ -386,6 +388,14 @@ class Program:
     def has_ratios(self) -> bool:
         """True if losses have ratios, and a constant's loss has meaning."""
         return self.plan.has_target_units and self.plan.loss_unit is None
+
+    @cached_property
+    def knows_constant(self) -> bool:
+        """True if training may begin at the best constant: of a classifier in `fit`, if it is linear.
+
+        A part of a stream tells little of the shares of the classes, and a network has other scores.
+        """
+        return self.plan.is_regression or (self.has_zero_scores and not self.plan.recipe.in_parts)
 
     @cached_property
     def has_zero_scores(self) -> bool:

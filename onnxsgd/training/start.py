@@ -282,9 +282,15 @@ def _total(pair: tuple[Objective, Tensors]) -> float:
 
 
 def best_constant(
-    loss: Loss, target: np.ndarray, sample_weight: np.ndarray, mean: np.ndarray | None = None
+    loss: Loss,
+    target: np.ndarray,
+    sample_weight: np.ndarray,
+    mean: np.ndarray | None = None,
+    n_samples: int = 0,
 ) -> np.ndarray:
     """Return the raw predictions whose predictions are the mean of a target, or that describe its scatter.
+
+    Of a classification, those of :meth:`Loss.scores_of_shares`.
 
     Parameters
     ----------
@@ -296,6 +302,8 @@ def best_constant(
         Weights of the samples.
     mean : ndarray of shape [n_outputs] or None
         The mean of the target, if these are some of the samples; None: it is that of these.
+    n_samples : int
+        The number of all samples then.
 
     Returns
     -------
@@ -303,9 +311,11 @@ def best_constant(
         Of a target of zeros alone, the logarithm is that of half an event in all samples.
     """
     if mean is None:
-        mean = _mean(target, sample_weight)
+        mean, n_samples = _mean(target, sample_weight), len(target)
+    if loss.targets in ("sign", "indicator"):
+        return loss.scores_of_shares(mean, 0.5 / n_samples)
     if loss.link == "log":
-        return np.log(np.where(mean > 0, mean, 0.5 / len(target)))
+        return np.log(np.where(mean > 0, mean, 0.5 / n_samples))
     if len(loss.score_factors) == 1:
         return mean
     n_targets, rows = len(mean) // len(loss.score_factors), some_rows([target])

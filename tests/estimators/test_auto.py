@@ -293,6 +293,16 @@ def test_no_gain_returns_the_start_with_a_warning():
     np.testing.assert_allclose(model.coef_, start.coef_, rtol=1e-5)
 
 
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "focal"])
+def test_a_rare_class_among_many_columns(loss):
+    """No worse than the most frequent class: the intercept begins there, not far behind many coefficients."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 300))
+    y = X[:, 0] + 0.5 * rng.normal(size=600) > 1.9
+    model = OnnxSGDClassifier(loss=loss, random_state=0).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) >= 1 - y[400:].mean() - 0.01
+
+
 @pytest.mark.parametrize("n_columns", [1_000, 20_000])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_one_epoch_on_many_columns_learns(n_columns):

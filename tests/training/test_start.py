@@ -8,7 +8,18 @@ import pytest
 
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer, OutputWeight
-from onnxsgd.losses import GaussianNLL, Poisson, SquaredError
+from onnxsgd.losses import (
+    CrossEntropy,
+    Focal,
+    GaussianNLL,
+    Hinge,
+    LogLoss,
+    ModifiedHuber,
+    MulticlassHinge,
+    Perceptron,
+    Poisson,
+    SquaredError,
+)
 from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
 
@@ -36,6 +47,37 @@ def test_the_best_constant_of_large_weights_and_targets():
 def test_the_best_constant_of_a_logarithm():
     np.testing.assert_allclose(best_constant(Poisson(), Y, np.ones(200)), np.log(Y.mean(axis=0)))
     np.testing.assert_allclose(best_constant(Poisson(), np.zeros((10, 1)), np.ones(10)), [np.log(0.05)])
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "want"),
+    [
+        (LogLoss(), 0.0, [math.log(0.2 / 0.8), math.log(0.5 / 0.5)]),
+        (Focal(), -1.0, [math.log(0.2 / 0.8), math.log(0.5 / 0.5)]),
+        (ModifiedHuber(), -1.0, [-0.6, 0.0]),
+        (Hinge(), -1.0, [-0.6, 0.0]),
+        (Perceptron(), -1.0, [0.0, 0.0]),
+        (MulticlassHinge(), 0.0, [0.0, 0.0]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_best_constant_of_labels(loss, low, want):
+    """Weights of samples count; a tenth of the rows is repeated by them."""
+    weight = np.array([2.0, *np.ones(8)])
+    target = np.full((9, 2), low)
+    target[0, 0] = target[:4, 1] = 1.0
+    np.testing.assert_allclose(best_constant(loss, target, weight), want, atol=1e-15)
+
+
+def test_the_best_constant_of_classes():
+    """A class without a sample has half of one; rows of zeros, whose labels are ignored, count nothing."""
+    target = np.zeros((12, 3))
+    target[:8, 0] = target[8:10, 1] = 1.0
+    scores = best_constant(CrossEntropy(), target, np.ones(12))
+    shares = np.exp(scores) / np.exp(scores).sum()
+    np.testing.assert_allclose(shares[:2], np.array([0.8, 0.2]) / (1 + 0.5 / 12))
+    np.testing.assert_allclose(shares[2] / shares[0], 0.5 / 12 / 0.8)
+    np.testing.assert_allclose(scores.sum(), 0, atol=1e-12)
 
 
 class Line:
