@@ -346,6 +346,11 @@ def _network_fit(sizes: tuple[int, ...], batch_size: int, max_updates: int) -> C
     return lambda: estimator.fit(task.X, task.y)
 
 
+def _wide_layer(n_units: int) -> Callable[[], object]:
+    """Return a fit of a network, whose first layer has 128 inputs and so many units, that is compiled."""
+    return _network_fit((128, n_units, 43 + next(_fresh), 1), 8, 400)
+
+
 def _classifier(n_inputs: int) -> Callable[[], object]:
     """Return a fit of a network whose last layer has so many inputs, and 10 outputs, that is compiled."""
     from trainers.ours import make_graph
@@ -622,6 +627,9 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(
             "engine.step.transposed_tables", (-_ALWAYS, _ALWAYS), (5, 8, 20, 32, 64, 128, 512), _classifier,
         ),
+    ],
+    "_PAGE": [
+        Constant("engine.step.transposed_tables", (_ALWAYS, 4096), (1000, 1024, 2048), _wide_layer),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (2_500_000, 900_000, 250_000, 16_000_000), (10, 100), _epochs),
