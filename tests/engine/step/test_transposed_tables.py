@@ -190,7 +190,9 @@ def test_the_loop_carries_transposes_of_weights_with_rows_of_whole_pages(options
 )  # fmt: skip
 def test_the_loop_carries_other_wide_weights_as_they_are(n_inputs, n_hidden):
     spec = make_spec(n_outputs=16)
-    assert (n_inputs, n_hidden) in carried(build_step(network(n_hidden, 16, n_inputs=n_inputs)[0], spec), spec)
+    assert (n_inputs, n_hidden) in carried(
+        build_step(network(n_hidden, 16, n_inputs=n_inputs)[0], spec), spec
+    )
 
 
 @pytest.mark.parametrize("sizes", [(128, 3), (128, 16), (20, 50)], ids=str)
