@@ -46,7 +46,7 @@ _MOST_TERMS = 256
 #: to 1.08 of it.
 _FEWEST_OUTPUTS, _LEAST_DIFFERENCE = 4, 0.05
 #: The distance of rows, in bytes, whose multiples fall into one part of a cache. ``benchmarks/constants.py``,
-#: whole fits, 128 inputs, batches of 8: 0.96 of the time with 1,024 and 2,048 units. The three products of the
+#: whole fits, 128 inputs, batches of 8: 0.96 of the time with 1,024 and 2,048 units. Three products of the
 #: layer alone 0.77 with 8 rows, 0.93 with 32, 0.96 with 128; 0.97 to 1.01 with 1,000 and 1,152 units. With
 #: onnxruntime 1.19.2 the same. ``benchmarks/networks.py``, vgg: 0.99.
 _PAGE = 4096
