@@ -15,7 +15,9 @@ from onnxsgd.graph.lowering.forms.few_channels import FEW_CHANNEL_FORMS
 from onnxsgd.graph.lowering.forms.gelu_factors import factor_forms
 from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
 from onnxsgd.graph.lowering.forms.max_pools import COMPARED_POOL_FORMS, POOL_FORMS
+from onnxsgd.graph.lowering.forms.merged_patches import MERGED_PATCH_FORMS
 from onnxsgd.graph.lowering.forms.patches import PATCH_FORMS
+from onnxsgd.graph.lowering.forms.picked_parts import PICKED_PART_FORMS
 from onnxsgd.graph.lowering.forms.sequence_convolutions import SEQUENCE_FORMS
 from onnxsgd.graph.lowering.forms.small_images import SMALL_IMAGE_FORMS
 from onnxsgd.graph.lowering.forms.standardized import STANDARDIZED_FORMS
@@ -30,7 +32,9 @@ __all__ = [
     "FEW_CHANNEL_FORMS",
     "FORMS",
     "MATRIX_FORMS",
+    "MERGED_PATCH_FORMS",
     "PATCH_FORMS",
+    "PICKED_PART_FORMS",
     "POOL_FORMS",
     "SEQUENCE_FORMS",
     "SMALL_IMAGE_FORMS",
