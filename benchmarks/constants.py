@@ -169,6 +169,24 @@ def _pool(kernel: int, size: int) -> Callable[[], object]:
     return _gradient(f"Y = MaxPool<{shape}>(X)", (16, 8, size, size), None, "X")
 
 
+def _large_pool(size: int) -> Callable[[], object]:
+    """Return a run of a pool of 8 rectified images of 16 channels, and of its gradient, as in a step."""
+    import onnx_ir as ir
+
+    from onnxsgd.gradient.derivative import forward_backward_model
+    from onnxsgd.graph.lowering.forms import COMPARED_POOL_FORMS, POOL_FORMS, write_out
+
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float[8, 16, {size}, {size}] X) => (float[8, 16, {size // 2}, {size // 2}] Y)
+        {{ R = Relu(X) Y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(R) }}"""
+    forward = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    write_out(forward, POOL_FORMS)
+    both = forward_backward_model(forward, [], ["X"], "portable")
+    write_out(both, COMPARED_POOL_FORMS)
+    both.graph.sort()
+    return _session(ir.to_proto(both))
+
+
 def _depthwise(channels: int, size: int, kernel: int = 3) -> Callable[[], object]:
     return _conv_weight((8, channels, size, size), (channels, 1, kernel, kernel), f", group={channels}")
 
@@ -344,6 +362,11 @@ def _network_fit(sizes: tuple[int, ...], batch_size: int, max_updates: int) -> C
     )  # fmt: skip
     estimator.fit(task.X, task.y)
     return lambda: estimator.fit(task.X, task.y)
+
+
+def _wide_layer(n_units: int) -> Callable[[], object]:
+    """Return a fit of a network, whose first layer has 128 inputs and so many units, that is compiled."""
+    return _network_fit((128, n_units, 43 + next(_fresh), 1), 8, 400)
 
 
 def _classifier(n_inputs: int) -> Callable[[], object]:
@@ -563,6 +586,7 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(f"{_RULES}.channels_last_weight", (_NEVER, _ALWAYS), (4, 8, 14, 28, 56),
                  lambda size: _conv_weight((8, 64, size, size), (64, 64, 3, 3))),
         Constant(f"{_RULES}.max_pool", (_NEVER, _ALWAYS), (8, 16, 32, 56), lambda size: _pool(2, size)),
+        Constant(f"{_FORMS}.max_pools", (_ALWAYS, 1024), (48, 64, 112, 224), _large_pool),
     ],
     "_WEIGHTS_PER_ELEMENT": [
         Constant(f"{_RULES}.convolution_image", (_NEVER, _ALWAYS), (8, 16, 24, 32),
@@ -622,6 +646,9 @@ CONSTANTS: dict[str, list[Constant]] = {
         Constant(
             "engine.step.transposed_tables", (-_ALWAYS, _ALWAYS), (5, 8, 20, 32, 64, 128, 512), _classifier,
         ),
+    ],
+    "_PAGE": [
+        Constant("engine.step.transposed_tables", (_ALWAYS, 4096), (1000, 1024, 2048), _wide_layer),
     ],
     "_BLOCK_BYTES": [
         Constant("engine.step.scan_epoch", (2_500_000, 900_000, 250_000, 16_000_000), (10, 100), _epochs),

@@ -82,6 +82,16 @@ GUARDS = {
     "graph/lowering/forms/test_few_channels.py::test_every_form_of_few_channels_is_tested": (
         "graph.lowering.forms.few_channels:FEW_CHANNEL_FORMS",
     ),
+    "graph/lowering/forms/test_max_pools.py::test_every_form_of_pools_is_tested": (
+        "graph.lowering.forms.max_pools:COMPARED_POOL_FORMS",
+        "graph.lowering.forms.max_pools:POOL_FORMS",
+    ),
+    "graph/lowering/forms/test_merged_patches.py::test_every_form_of_merged_patches_is_tested": (
+        "graph.lowering.forms.merged_patches:MERGED_PATCH_FORMS",
+    ),
+    "graph/lowering/forms/test_picked_parts.py::test_every_form_of_parts_is_tested": (
+        "graph.lowering.forms.picked_parts:PICKED_PART_FORMS",
+    ),
     "graph/lowering/forms/test_patches.py::test_every_form_of_patches_is_tested": (
         "graph.lowering.forms.patches:PATCH_FORMS",
     ),

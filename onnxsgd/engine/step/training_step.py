@@ -34,9 +34,13 @@ from onnxsgd.gradient.engines import PORTABLE, resolve_engine
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.lowering.forms import (
     AFFINE_FORMS,
+    COMPARED_POOL_FORMS,
     FEW_CHANNEL_FORMS,
     MATRIX_FORMS,
+    MERGED_PATCH_FORMS,
     PATCH_FORMS,
+    PICKED_PART_FORMS,
+    POOL_FORMS,
     SEQUENCE_FORMS,
     SMALL_IMAGE_FORMS,
     STANDARDIZED_FORMS,
@@ -135,7 +139,9 @@ def build_step(
     # onnxruntime 1.19 gives two constants of a native gradient one name with some of these forms
     is_portable = resolve_engine(spec.engine) == PORTABLE
     of_weights = (factor_forms(spec.weights), standardized_window_forms(spec.weights))
-    before = (PATCH_FORMS, AFFINE_FORMS, *of_weights) if is_for_cpu and is_portable else ()
+    before: tuple[Table, ...] = ()
+    if is_for_cpu and is_portable:
+        before = (POOL_FORMS, PATCH_FORMS, MERGED_PATCH_FORMS, PICKED_PART_FORMS, AFFINE_FORMS, *of_weights)
     both = both_passes(model, spec, (SMALL_IMAGE_FORMS, *before))
     graph, numbers = both.model.graph, _with_averages_of_updates(both, spec).data.scalars
     tensors, updated = add_updates(graph, both.gradients, numbers, spec, both.data.scale, both.layers)
@@ -143,7 +149,7 @@ def build_step(
     products = _add_gradients(both, spec)
     # an output during fusion, so that no pass removes it
     graph.outputs.append(both.raw_prediction)
-    after = (FEW_CHANNEL_FORMS, SEQUENCE_FORMS, STANDARDIZED_FORMS) if is_for_cpu else ()
+    after = (COMPARED_POOL_FORMS, FEW_CHANNEL_FORMS, SEQUENCE_FORMS, STANDARDIZED_FORMS) if is_for_cpu else ()
     for table in (MATRIX_FORMS, *after):
         write_out(both.model, table)
     # a form reads what the gradient has computed

@@ -177,6 +177,24 @@ def test_the_loop_carries_the_transpose_of_a_first_weight_of_transposed_tables(o
     assert (16, 20) not in shapes
 
 
+@pytest.mark.parametrize(("options", "n_tables"), [({}, 1), ({"optimizer": Adam()}, 3)], ids=["l2", "adam"])
+def test_the_loop_carries_transposes_of_weights_with_rows_of_whole_pages(options, n_tables):
+    shapes = compare_with_single_steps(network(1024, 16, n_inputs=32), make_spec(n_outputs=16, **options), 53)
+    assert shapes.count((1024, 32)) == n_tables
+    assert (32, 1024) not in shapes
+
+
+@pytest.mark.parametrize(
+    ("n_inputs", "n_hidden"), [(32, 1000), (1024, 1024), (20, 1024)],
+    ids=["other rows", "pages both ways", "idle columns"],
+)  # fmt: skip
+def test_the_loop_carries_other_wide_weights_as_they_are(n_inputs, n_hidden):
+    spec = make_spec(n_outputs=16)
+    assert (n_inputs, n_hidden) in carried(
+        build_step(network(n_hidden, 16, n_inputs=n_inputs)[0], spec), spec
+    )
+
+
 @pytest.mark.parametrize("sizes", [(128, 3), (128, 16), (20, 50)], ids=str)
 def test_the_loop_carries_other_weights_as_they_are(sizes):
     spec = make_spec(n_outputs=sizes[1])

@@ -24,10 +24,11 @@ __all__ = ["maximum"]
 
 _END = np.iinfo(np.int64).max
 
-#: The largest window, and the largest image, whose elements are compared with the maxima: an update of vgg of
-#: ``benchmarks/networks.py`` takes 0.91 of the time so. At 56 x 56 it was measured to gain nothing there.
-#: ``benchmarks/constants.py``, alone and for 16 images of 8 channels: 1.65 of the time at 8 x 8, 1.13 at
-#: 16 x 16, 0.36 at 32 x 32, 0.37 at 56 x 56; windows of 16 elements 0.87 at 32 x 32.
+#: The largest window, and the largest image, whose elements are compared. ``benchmarks/constants.py``, alone
+#: and for 16 images of 8 channels: 1.07 of the time at 8 x 8, 0.57 at 16 x 16, 0.30 at 32 x 32, 0.27 at
+#: 56 x 56; windows of 16 elements 0.63 at 32 x 32; with onnxruntime 1.19.2 1.23, 0.89, 0.35, 0.32 and 0.79.
+#: The training step on a CPU compares them in larger images too, by
+#: :mod:`onnxsgd.graph.lowering.forms.max_pools`; on a GPU that was not measured.
 _TAPS, _PLACES = 4, 32 * 32
 
 
@@ -54,25 +55,22 @@ _COMPARED = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 def _by_comparison(n: Call) -> Tensor:
     """Return the gradient at the first element of each window that equals its maximum, zeros elsewhere.
 
-    The elements of each tap are collected, so that a comparison runs over all windows at once: columns are
-    moved, rows of a plane then lie side by side.
+    The elements of each tap are collected, so that a comparison runs over all windows at once. First the rows
+    of a window are compared, by their maxima, and then the elements of the row.
     """
     *above, k = n.attribute("kernel_shape")
     n_rows, width = (above or [1])[0], sizes_of(n.y)[-1]
-    total = math.prod(sizes_of(n.y))
-    columns = op.Transpose(op.Reshape(n.x, [total * n_rows, k]), perm=[1, 0])
-    sets = _cut(op.Reshape(columns, [k, total // width, n_rows * width]), k, 1, 0)
-    elements = [_cut(part, n_rows, width, 2) for part in sets]
-    maxima, rest = (op.Reshape(t, [1, total // width, width]) for t in (n.y, n.dy))
-    parts = {}
-    *others, last = ((row, column) for row in range(n_rows) for column in range(k))
-    for row, column in others:
-        parts[row, column] = rest * op.Equal(elements[column][row], maxima)
-        rest = rest - parts[row, column]
-    parts[last] = rest
-    sets = [_side_by_side([parts[row, column] for row in range(n_rows)]) for column in range(k)]
-    joined = op.Reshape(op.Concat(*sets, axis=0), [k, total * n_rows])
-    return reshape_to(op.Transpose(joined, perm=[1, 0]), n.x)
+    lines = math.prod(sizes_of(n.y)) // width
+    size = lines * n_rows * width
+    flat = n.x
+    if k > 1:
+        # not parts of the table: the runtime would take those of its transpose
+        flat = op.Reshape(op.Transpose(op.Reshape(n.x, [size, k]), perm=[1, 0]), [k * size])
+    elements = [op.Reshape(part, [lines, n_rows * width]) for part in _cut(flat, k, size, 0)]
+    rows = _cut(_largest(elements), n_rows, width, 1)
+    shares = _first_largest(rows, op.Reshape(n.dy, [lines, width]))
+    joined = _joined(_first_largest(elements, _joined(shares, 1)), 0)
+    return reshape_to(joined if k == 1 else op.Transpose(op.Reshape(joined, [k, size]), perm=[1, 0]), n.x)
 
 
 def _cut(x: Tensor, count: int, size: int, axis: int) -> list[Tensor]:
@@ -83,8 +81,21 @@ def _cut(x: Tensor, count: int, size: int, axis: int) -> list[Tensor]:
     return found
 
 
-def _side_by_side(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=2)
+def _joined(parts: list[Tensor], axis: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
+
+
+def _largest(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else op.Max(*parts)
+
+
+def _first_largest(parts: list[Tensor], g: Tensor) -> list[Tensor]:
+    """Return the share of each part in `g`: `g` where it is the first one with the largest element, or 0."""
+    shares = []
+    for index, part in enumerate(parts[:-1], 1):
+        shares.append(g * (part >= _largest(parts[index:])))
+        g = g - shares[-1]
+    return [*shares, g]
 
 
 def _by_index(n: Call) -> Tensor:

@@ -14,7 +14,10 @@ from onnxsgd.graph.lowering.forms.affine_layers import AFFINE_FORMS
 from onnxsgd.graph.lowering.forms.few_channels import FEW_CHANNEL_FORMS
 from onnxsgd.graph.lowering.forms.gelu_factors import factor_forms
 from onnxsgd.graph.lowering.forms.layers import LAYER_FORMS, MATRIX_FORMS
+from onnxsgd.graph.lowering.forms.max_pools import COMPARED_POOL_FORMS, POOL_FORMS
+from onnxsgd.graph.lowering.forms.merged_patches import MERGED_PATCH_FORMS
 from onnxsgd.graph.lowering.forms.patches import PATCH_FORMS
+from onnxsgd.graph.lowering.forms.picked_parts import PICKED_PART_FORMS
 from onnxsgd.graph.lowering.forms.sequence_convolutions import SEQUENCE_FORMS
 from onnxsgd.graph.lowering.forms.small_images import SMALL_IMAGE_FORMS
 from onnxsgd.graph.lowering.forms.standardized import STANDARDIZED_FORMS
@@ -25,10 +28,14 @@ from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = [
     "AFFINE_FORMS",
+    "COMPARED_POOL_FORMS",
     "FEW_CHANNEL_FORMS",
     "FORMS",
     "MATRIX_FORMS",
+    "MERGED_PATCH_FORMS",
     "PATCH_FORMS",
+    "PICKED_PART_FORMS",
+    "POOL_FORMS",
     "SEQUENCE_FORMS",
     "SMALL_IMAGE_FORMS",
     "STANDARDIZED_FORMS",
