@@ -138,6 +138,10 @@ class Penalty(Settable):
         l1, l2, total = 0.0 if self.groups else self.l1, self.l2, 0.0
         if not (l1 or l2):
             return 0.0
+        if l2 and not l1 and first is None and array.size <= _BLOCK:
+            # the common case, as below
+            wide = array.astype(np.float64)
+            return l2 * 0.5 * float(np.vdot(wide, wide))
         for rows in range(0, array.size, _BLOCK):
             wide = _block(array, rows)
             if first is not None:

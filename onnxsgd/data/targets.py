@@ -222,8 +222,8 @@ def _columns_of(y: np.ndarray, classes: np.ndarray, name: str) -> np.ndarray:
 
 def _nearest(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the position among the classes of each label that is one of them, and any of other labels."""
-    if _is_of_counts(y.dtype) and _is_of_counts(classes.dtype) and 0 < len(classes) <= _TABLE:
-        least, table = _places_of(classes.dtype, classes.tobytes())
+    if y.dtype.kind in "iu" and classes.dtype.kind in "iu" and 0 < len(classes) <= _TABLE:
+        least, table = _places_of(y.dtype, classes.dtype, classes.tobytes())
         if len(table):
             # a quarter of the time of a search
             places = y.astype(np.intp, copy=False)
@@ -238,11 +238,14 @@ _TABLE = 1 << 14
 
 
 @lru_cache(maxsize=16)
-def _places_of(dtype: np.dtype[Any], content: bytes) -> tuple[int, np.ndarray]:
+def _places_of(of_labels: np.dtype[Any], dtype: np.dtype[Any], content: bytes) -> tuple[int, np.ndarray]:
     """Return the least of some classes, and the position of each whole number from there on among them.
 
-    The table is empty if the numbers are far apart. It is kept: to make it takes longer than to read it.
+    The table is empty if the numbers are far apart, or those of one of the types can be no positions. It is
+    kept: to make it takes longer than to read it.
     """
+    if not (_is_of_counts(of_labels) and _is_of_counts(dtype)):
+        return 0, np.zeros(0, np.intp)
     classes = np.frombuffer(content, dtype).astype(np.intp)
     least, largest = int(classes.min()), int(classes.max())
     table = np.zeros(largest - least + 1 if largest - least < _TABLE else 0, np.intp)

@@ -370,7 +370,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         observers: list[Observer] = []
         if self.record_update_norms:
             observers.append(UpdateNorms(True, self._learner.statistics))
-        observers.extend(observer for observer in callbacks if observer.is_active)
+        if callbacks:
+            observers.extend(observer for observer in callbacks if observer.is_active)
         if self.verbose:
             observers.append(Progress(int(self.verbose), stopping.max_iter, stopping.tol is not None))
         return observers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from functools import lru_cache
 from itertools import zip_longest
-from operator import attrgetter, is_
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import joblib
@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from onnxsgd._settable import Settable
+from onnxsgd.estimators.parameters import reader
 from onnxsgd.estimators.summary import summarize
 from onnxsgd.exceptions import ParameterError
 from onnxsgd.learner.model_source import refuse_circle
@@ -92,6 +93,11 @@ def _is_seen(estimator: BaseEstimator, first: Given) -> bool:
     return seen is not None and seen.is_present(estimator, first)
 
 
+def _nothing(attributes: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the parameters of an estimator that has none."""
+    return ()
+
+
 class _Inside(NamedTuple):
     """An estimator inside a model, with its attributes.
 
@@ -101,8 +107,8 @@ class _Inside(NamedTuple):
         The estimator.
     attributes : tuple of str
         The names of all attributes.
-    names : tuple of str
-        Those of the parameters.
+    read : callable
+        Reads the parameters from them.
     values : tuple of object
         The values of these.
     held : tuple of (object, tuple of BaseEstimator)
@@ -111,7 +117,7 @@ class _Inside(NamedTuple):
 
     estimator: BaseEstimator
     attributes: tuple[str, ...]
-    names: tuple[str, ...]
+    read: Callable[[dict[str, Any]], tuple[Any, ...]]
     values: tuple[Any, ...]
     held: tuple[tuple[Any, tuple[BaseEstimator, ...]], ...]
 
@@ -120,11 +126,14 @@ class _Inside(NamedTuple):
         """Yield a model, if that is an estimator, and those inside it, at any depth."""
         if not isinstance(model, BaseEstimator):
             return
-        names = tuple(_parameter_names(model))
-        values = tuple(vars(model)[name] for name in names)
-        held = tuple((value, tuple(_estimators_in(value))) for value in values if type(value) not in _PLAIN)
+        names = _parameter_names(model)
+        # of one name alone the result would be no tuple
+        read = itemgetter(*names, *names[:1]) if names else _nothing
+        values = read(vars(model))
+        first = values[: len(names)]
+        held = tuple((value, tuple(_estimators_in(value))) for value in first if type(value) not in _PLAIN)
         held = tuple((value, estimators) for value, estimators in held if estimators)
-        yield cls(model, tuple(vars(model)), names, values, held)
+        yield cls(model, tuple(vars(model)), read, values, held)
         for _, estimators in held:
             for estimator in estimators:
                 yield from cls.of(estimator)
@@ -134,7 +143,7 @@ class _Inside(NamedTuple):
         present = vars(self.estimator)
         if tuple(present) != self.attributes:
             return False
-        if not all(map(is_, map(present.__getitem__, self.names), self.values)):
+        if not all(map(is_, self.read(present), self.values)):
             return False
         for value, estimators in self.held:
             if value is not estimators[0] and not _are_identical(tuple(_estimators_in(value)), estimators):
@@ -186,7 +195,7 @@ def _own_values(estimator: BaseEstimator) -> tuple[Any, ...]:
 
 #: A function of a class that reads the parameters of an estimator that determine its graph.
 _of_graph: Callable[[Any], Callable[[Any], tuple[Any, ...]]] = lru_cache(maxsize=64)(
-    lambda kind: attrgetter(*[name for name in _OF_GRAPH if name in kind._get_param_names()])
+    lambda kind: reader([name for name in _OF_GRAPH if name in kind._get_param_names()])
 )
 
 

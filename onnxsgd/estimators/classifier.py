@@ -984,9 +984,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
 
     def _extra_weight(self, target: np.ndarray) -> np.ndarray | None:
-        is_weighed = self._weighs_elements
-        if not (is_weighed or self._is_dense):
+        if self.class_weight is None and self._ignored is None and not self._is_dense:
             return None
+        is_weighed = self._weighs_elements
         counts = self._counted(target)
         if counts is not None and not counts.any():
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from numbers import Integral, Real
 from operator import attrgetter, itemgetter
@@ -32,7 +32,7 @@ from onnxsgd.training.fit_plan import Recipe
 
 __all__ = [
     "CONSTRAINTS", "are_fixed", "check_parameters", "choose_limits", "choose_updates", "make_recipe",
-    "parameter_values", "read_average", "read_every", "refuse_blocks", "refuse_without_parameters",
+    "parameter_values", "read_average", "read_every", "reader", "refuse_blocks", "refuse_without_parameters",
     "values_of_updates",
 ]  # fmt: skip
 
@@ -112,9 +112,33 @@ _OF_GRAPH_OR_DATA = frozenset({"model", "trainable", "classes", "random_state", 
 _names: Callable[[Any], tuple[str, ...]] = lru_cache(lambda kind: tuple(kind._get_param_names()))
 
 
+def reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that reads several attributes of an estimator.
+
+    It reads its dictionary, in a third of the time, if that has all.
+    """
+    from_dictionary, from_object = itemgetter(*names), attrgetter(*names)
+
+    def read(estimator: Any) -> tuple[Any, ...]:
+        try:
+            found: tuple[Any, ...] = from_dictionary(vars(estimator))
+        except KeyError:
+            # a subclass may compute some
+            found = from_object(estimator)
+        return found
+
+    return read
+
+
+#: The function of a class that reads all of its parameters.
+_reader_of_all: Callable[[Any], Callable[[Any], tuple[Any, ...]]] = lru_cache(
+    lambda kind: reader(_names(kind))
+)
+
+
 def parameter_values(estimator: Any) -> tuple[Any, ...]:
     """Return the values of all parameters, in the order of their names."""
-    return _values(estimator, _names(type(estimator)))
+    return _reader_of_all(type(estimator))(estimator)
 
 
 #: The names of those that updates depend on.
@@ -123,25 +147,15 @@ _names_of_updates: Callable[[Any], tuple[str, ...]] = lru_cache(
 )
 
 
+#: The function that reads them.
+_reader_of_updates: Callable[[Any], Callable[[Any], tuple[Any, ...]]] = lru_cache(
+    lambda kind: reader(_names_of_updates(kind))
+)
+
+
 def values_of_updates(estimator: Any) -> tuple[Any, ...]:
     """Return the values of the parameters that updates depend on, in the order of their names."""
-    return _values(estimator, _names_of_updates(type(estimator)))
-
-
-def _values(estimator: object, names: tuple[str, ...]) -> tuple[object, ...]:
-    """Return attributes of an estimator: from its dictionary, in a third of the time, if that has all."""
-    try:
-        return _getter(names)(vars(estimator))
-    except KeyError:
-        # a subclass may compute some
-        values: tuple[object, ...] = attrgetter(*names)(estimator)
-        return values
-
-
-@lru_cache
-def _getter(names: tuple[str, ...]) -> Callable[[dict[str, object]], tuple[object, ...]]:
-    """Return a function that reads the entries of a dictionary."""
-    return itemgetter(*names)
+    return _reader_of_updates(type(estimator))(estimator)
 
 
 def are_fixed(estimator: Any) -> bool:

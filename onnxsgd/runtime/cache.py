@@ -7,7 +7,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import ref
 
 from onnxsgd.runtime.collection import collection_paused
 from onnxsgd.runtime.device import HOST, Device, hold
@@ -15,7 +16,7 @@ from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.forks import call_in_child, new_lock
 from onnxsgd.runtime.stages import current
 
-__all__ = ["Cache", "Limit", "cache", "cached"]
+__all__ = ["Cache", "KnownEntry", "Limit", "cache", "cached"]
 
 T = TypeVar("T")
 
@@ -58,6 +59,8 @@ class Cache:
     ----------
     n_built : int
         The number of entries built, that is, of cache misses.
+    generation : object
+        Another object from each time on that the cache begins anew.
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
@@ -142,6 +145,7 @@ class Cache:
         self._entries: dict[str, OrderedDict[Hashable, tuple[Any, int, int]]]
         self._entries = {kind: OrderedDict() for kind in self._limits}
         self.n_built = 0
+        self.generation = object()
 
 
 def _count(key: Hashable, *, is_hit: bool) -> None:
@@ -199,3 +203,26 @@ def cached(
         if key is None:
             return made()
         return cache.get(key, made, nbytes, device.kind, n_threads)
+
+
+class KnownEntry(Generic[T]):
+    """An entry that one object asks for again and again: it is found without its key while the cache has it.
+
+    The cache does not count that, and may drop the entry: it is then asked for once more.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[object, Callable[[], T | None]] = (None, lambda: None)
+
+    def __reduce__(self) -> tuple[type[KnownEntry[T]], tuple[()]]:
+        """Return a copy that knows no entry."""
+        return type(self), ()
+
+    def find(self, ask: Callable[[], T]) -> T:
+        """Return the entry; `ask` returns that of the cache."""
+        generation, entry = self._known
+        found = entry() if generation is cache.generation else None
+        if found is None:
+            found = ask()
+            self._known = cache.generation, ref(found)
+        return found

@@ -6,7 +6,7 @@ import logging
 
 from onnxsgd.runtime.stages import current
 
-__all__ = ["SUBJECTS", "decide_anew", "decided", "is_detailed"]
+__all__ = ["SUBJECTS", "are_detailed", "decide_anew", "decided"]
 
 #: The subjects of the events, each with a logger of its own, such as ``onnxsgd.rate``.
 SUBJECTS = {
@@ -70,6 +70,6 @@ def decided(subject: str, message: str, *values: object) -> None:
     logger.log(level, message, *values, stacklevel=2)
 
 
-def is_detailed(subject: str) -> bool:
-    """Tell whether decisions of a subject are reported in later calls of ``partial_fit`` too, at DEBUG."""
-    return _LOGGERS[subject].isEnabledFor(logging.DEBUG)
+def are_detailed(*subjects: str) -> bool:
+    """Tell whether decisions of one of some subjects are reported in later calls of ``partial_fit``."""
+    return any(_LOGGERS[subject].isEnabledFor(logging.DEBUG) for subject in subjects)

@@ -24,14 +24,14 @@ from onnxsgd._records import record
 from onnxsgd.data.column_scales import telling_scales
 from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.batches import Batches, Standard
-from onnxsgd.engine.step.buffers import Tensors
+from onnxsgd.engine.step.buffers import Buffers, Tensors
 from onnxsgd.engine.step.step_spec import StepSpec
 from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 
 __all__ = [
-    "Coordinates", "StandardisedBuffers", "held_buffers", "make_coordinates", "make_standards",
-    "share_of_columns",
+    "BuffersInPlace", "Coordinates", "StandardisedBuffers", "held_buffers", "make_coordinates",
+    "make_standards", "share_of_columns",
 ]  # fmt: skip
 
 #: The columns that the first rate is for. Fits of one epoch on 1,000 to 3,000 rows of 300 to 3,000 columns
@@ -72,14 +72,36 @@ class Coordinates:
         if not known:
             for layer in self.layers:
                 weight = tensors[layer.weight, WEIGHT]
-                # a root that is bounded before its square overflows
-                root = np.minimum(np.reciprocal(self._scale(layer, weight)), _largest_root(weight.dtype))
+                root = self._penalty_root(layer, weight)
                 known[layer.weight, PENALTY_SCALE] = (root * root).astype(weight.dtype)
             if self.rate_scales:
                 with _quiet():
                     for name, scale in self.rate_scales.items():
                         known[name, RATE_SCALE] = _bounded(scale, tensors[name, WEIGHT].dtype)
         return known
+
+    def constant_keys(self) -> tuple[tuple[str, str], ...]:
+        """Return the keys of the constant states."""
+        keys = [(layer.weight, PENALTY_SCALE) for layer in self.layers]
+        for name in self.rate_scales:
+            keys.append((name, RATE_SCALE))
+        return tuple(keys)
+
+    def put_constants(self, tensors: Tensors) -> None:
+        """Write the constant states to their places among weights and states, in a quiet context."""
+        for layer in self.layers:
+            # without a penalty its factors are none of the states
+            place = tensors.get((layer.weight, PENALTY_SCALE))
+            if place is not None:
+                root = self._penalty_root(layer, tensors[layer.weight, WEIGHT])
+                np.multiply(root, root, out=place)
+        for name, scale in self.rate_scales.items():
+            place = tensors[name, RATE_SCALE]
+            place[...] = _bounded(scale, place.dtype)
+
+    def _penalty_root(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
+        """Return the roots of the factors of the penalty, bounded before their squares overflow."""
+        return np.minimum(np.reciprocal(self._scale(layer, weight)), _largest_root(weight.dtype))
 
     def spec(self, spec: StepSpec, constants: Tensors) -> StepSpec:
         """Return the specification of a training step in these coordinates."""
@@ -90,63 +112,87 @@ class Coordinates:
         penalty_scales = tuple((n, shape) for n, shape in shapes[PENALTY_SCALE] if n in spec.penalised)
         return replace(spec, penalty_scales=penalty_scales, rate_scales=shapes[RATE_SCALE])
 
-    def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray], *, bounds: bool = True) -> Tensors:
+    def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of raw data, averages and starts of them, for standardised data; others as given.
 
-        Finite numbers beyond the range of their type become its largest ones. Without `bounds` they become
-        infinite, in a context of the caller that ignores it.
+        Finite numbers beyond the range of their type become its largest ones.
         """
-        return _converted(self._standardised, tensors) if bounds else self._standardised(tensors, _rounded)
+        return self._converted(self.standardise, tensors)
 
-    def _standardised(self, tensors: Mapping[tuple[str, str], np.ndarray], rounded: _Rounded) -> Tensors:
-        converted = dict(tensors)
+    def raw(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
+        """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
+        return self._converted(self.make_raw, tensors)
+
+    def standardise(self, tensors: Tensors, change: _Change | None = None) -> None:
+        """Change weights of raw data, averages and starts of them, to those for standardised data, in place.
+
+        Numbers beyond the range of their type become infinite, in a context of the caller that ignores it,
+        unless `change` does otherwise.
+        """
+        change = change or _rounded
         for layer in self.layers:
             for kind in (WEIGHT, AVERAGE, START):
-                given = tensors.get((layer.weight, kind))
-                if given is None:
+                weight = tensors.get((layer.weight, kind))
+                if weight is None:
                     continue
-                wide = given.astype(np.float64)
-                converted[layer.weight, kind] = rounded(wide * self._scale(layer, given), given.dtype)
                 if kind != START and layer.intercept is not None:
-                    intercept = converted[layer.intercept, kind]
-                    moved = intercept + self._step(layer, wide).reshape(intercept.shape)
-                    converted[layer.intercept, kind] = rounded(moved, intercept.dtype)
-        return converted
+                    # which may be that of several layers
+                    change(np.add, tensors[layer.intercept, kind], self._step(layer, weight))
+                change(np.multiply, weight, self._scale(layer, weight))
 
-    def raw(self, tensors: Mapping[tuple[str, str], np.ndarray], *, bounds: bool = True) -> Tensors:
-        """Return weights of standardised data, and averages of them, for raw data; the inverse of these."""
-        return _converted(self._raw, tensors) if bounds else self._raw(tensors, _rounded)
-
-    def _raw(self, tensors: Mapping[tuple[str, str], np.ndarray], rounded: _Rounded) -> Tensors:
-        converted = dict(tensors)
+    def make_raw(self, tensors: Tensors, change: _Change | None = None) -> None:
+        """Change weights of standardised data, and averages of them, to those for raw data, in place."""
+        change = change or _rounded
         for layer in self.layers:
             for kind in (WEIGHT, AVERAGE):
-                given = tensors.get((layer.weight, kind))
-                if given is None:
+                weight = tensors.get((layer.weight, kind))
+                if weight is None:
                     continue
-                # scales have 64 bits, and the quotient too
-                weight = rounded(given / self._scale(layer, given), given.dtype)
-                converted[layer.weight, kind] = weight
+                change(np.divide, weight, self._scale(layer, weight))
                 if layer.intercept is not None:
-                    # which may be that of several layers
-                    intercept = converted[layer.intercept, kind]
-                    moved = intercept - self._step(layer, weight).reshape(intercept.shape)
-                    converted[layer.intercept, kind] = rounded(moved, intercept.dtype)
+                    change(np.subtract, tensors[layer.intercept, kind], self._step(layer, weight))
+
+    def _converted(
+        self, convert: Callable[[Tensors, _Change], None], tensors: Mapping[tuple[str, str], np.ndarray]
+    ) -> Tensors:
+        """Return converted weights; finite ones beyond the range of their type become its largest numbers.
+
+        Where nothing overflows, as a rule, the results are not looked at: the processor reports it. A weight
+        that diverged shows it in the results.
+        """
+        converted = self._copied(tensors)
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                convert(converted, _rounded)
+        except FloatingPointError:
+            converted = self._copied(tensors)
+            with _quiet():
+                convert(converted, _bounded_change)
         return converted
+
+    def _copied(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
+        """Return the same tensors, with copies of all that are converted."""
+        copied = dict(tensors)
+        for layer in self.layers:
+            for name in (layer.weight, layer.intercept or layer.weight):
+                for kind in (WEIGHT, AVERAGE, START):
+                    if (name, kind) in tensors:
+                        copied[name, kind] = tensors[name, kind].copy(order="K")
+        return copied
 
     def _scale(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
         """Return the scales in a shape that multiplies the coefficients."""
         scales = self._scales
         if layer.weight not in scales:
-            factor = self.standards[layer.feature].factor.astype(np.float64)
-            scales[layer.weight] = layer.spread(np.reciprocal(factor.reshape(-1)), weight.shape)
+            factor = self.standards[layer.feature].factor.reshape(-1)
+            scales[layer.weight] = layer.spread(np.reciprocal(factor, dtype=np.float64), weight.shape)
         return scales[layer.weight]
 
     def _step(self, layer: FirstLayer, weight: np.ndarray) -> np.ndarray:
         """Return m W, by which the intercepts differ, in float64."""
         centred, shift = self._centred(layer.feature)
         part = weight if centred is None else weight.take(centred, int(layer.is_transposed))
-        part = part.astype(np.float64, copy=False)
+        # shifts have 64 bits, and the product too
         step: np.ndarray = part.dot(shift) if layer.is_transposed else shift.dot(part)
         return step
 
@@ -157,33 +203,15 @@ class Coordinates:
         """
         shifts = self._shifts
         if feature not in shifts:
-            shift = self.standards[feature].shift
-            shift = shift.reshape(-1)
+            shift = self.standards[feature].shift.reshape(-1)
             centred = shift.nonzero()[0]
             columns = None if len(centred) == len(shift) else centred
             shifts[feature] = columns, (shift if columns is None else shift[columns]).astype(np.float64)
         return shifts[feature]
 
 
-#: Rounds float64 numbers to another type.
-_Rounded = Callable[[np.ndarray, np.dtype[Any]], np.ndarray]
-
-
-def _converted(
-    convert: Callable[[Mapping[tuple[str, str], np.ndarray], _Rounded], Tensors],
-    tensors: Mapping[tuple[str, str], np.ndarray],
-) -> Tensors:
-    """Return converted weights; finite ones beyond the range of their type become its largest numbers.
-
-    Where nothing overflows, as a rule, the results are not looked at: the processor reports it. A weight that
-    diverged shows it in the results.
-    """
-    try:
-        with np.errstate(over="raise", invalid="ignore"):
-            return convert(tensors, _rounded)
-    except FloatingPointError:
-        with _quiet():
-            return convert(tensors, _bounded)
+#: Changes an array in place: computes with float64 numbers, and rounds the results to the type of the array.
+_Change = Callable[[np.ufunc, np.ndarray, np.ndarray], None]
 
 
 def _quiet() -> np.errstate:
@@ -194,9 +222,14 @@ def _quiet() -> np.errstate:
     return np.errstate(over="ignore", invalid="ignore")
 
 
-def _rounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return float64 numbers in another type."""
-    return array.astype(dtype, copy=False)
+def _rounded(operation: np.ufunc, array: np.ndarray, numbers: np.ndarray) -> None:
+    """Change an array; results beyond the range of its type become infinite."""
+    operation(array, numbers, out=array)
+
+
+def _bounded_change(operation: np.ufunc, array: np.ndarray, numbers: np.ndarray) -> None:
+    """Change an array; finite results beyond the range of its type become its largest numbers."""
+    array[...] = _bounded(operation(array, numbers), array.dtype)
 
 
 def _bounded(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -288,20 +321,17 @@ class StandardisedBuffers:
         The buffers of weights of standardised data.
     coordinates : Coordinates
         The coordinates.
-    bounds : bool
-        Whether weights are bounded by the range of their type; see :meth:`Coordinates.standardised`.
     """
 
-    def __init__(self, buffers: Any, coordinates: Coordinates, *, bounds: bool = True) -> None:
-        self._buffers = buffers
-        self._coordinates, self._bounds = coordinates, bounds
+    def __init__(self, buffers: Any, coordinates: Coordinates) -> None:
+        self._buffers, self._coordinates = buffers, coordinates
         self._starts: Tensors = {}
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
         """Copy these values into the buffers."""
         # as they were given: weights that go there and back are rounded
         self._starts = {key: array for key, array in tensors.items() if key[1] == START}
-        converted = self._coordinates.standardised(tensors, bounds=self._bounds)
+        converted = self._coordinates.standardised(tensors)
         converted.update(self._coordinates.constants(tensors))
         self._buffers.load(converted)
 
@@ -319,8 +349,49 @@ class StandardisedBuffers:
         held = self._buffers.snapshot()
         for key in self._coordinates.constants(held):
             held.pop(key, None)
-        raw = self._coordinates.raw(held, bounds=self._bounds)
+        raw = self._coordinates.raw(held)
         raw.update(self._starts)
+        return raw
+
+
+class BuffersInPlace:
+    """Buffers of the training step in this process, whose weights are converted where they lie.
+
+    Few weights take less time there than in further arrays.
+
+    Parameters
+    ----------
+    buffers : Buffers
+        The buffers of weights of standardised data.
+    coordinates : Coordinates
+        The coordinates.
+    constants : tuple of (str, str)
+        The keys of the constant states.
+    """
+
+    def __init__(
+        self, buffers: Buffers, coordinates: Coordinates, constants: tuple[tuple[str, str], ...]
+    ) -> None:
+        self._buffers, self._coordinates, self._constants = buffers, coordinates, constants
+        self._given: Mapping[tuple[str, str], np.ndarray] = {}
+
+    def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
+        """Copy these values into the buffers; those beyond the range of their type become infinite."""
+        self._given = tensors
+        self._buffers.load(tensors)
+        present = self._buffers.present
+        self._coordinates.standardise(present)
+        self._coordinates.put_constants(present)
+
+    def finite_snapshot(self) -> Tensors | None:
+        """Return a copy of the values after the last update, once; None if one of them is not finite."""
+        self._coordinates.make_raw(self._buffers.present)
+        raw = self._buffers.finite_snapshot(without=self._constants)
+        if raw is not None:
+            for layer in self._coordinates.layers:
+                if (layer.weight, START) in raw:
+                    # as it was given: weights that go there and back are rounded
+                    raw[layer.weight, START] = self._given[layer.weight, START]
         return raw
 
 

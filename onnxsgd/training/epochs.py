@@ -233,7 +233,7 @@ class Epochs:
                 )
                 if not self._run_planned(updates, limit, numbers, 0, within):
                     return
-        objective = within.mean_loss + penalty_value(self._plan, state, state.weights())
+        objective = within.mean_loss + penalty_value(self._plan, state)
         state.record(np.array([objective]), state.factor * numbers.last_rates(1))
         self._kept.keep(state)
 
@@ -331,7 +331,7 @@ class Epochs:
             if known is not None:
                 ((penalty, _),) = plan.strengths
                 return known * (0.5 * (penalty.l2 or 0.0))
-        last = penalty_value(plan, state, state.weights())
+        last = penalty_value(plan, state)
         if n_epochs < 2 or not plan.penalties:
             return last
         weights = {name: array for (name, kind), array in first.items() if kind == WEIGHT}
@@ -746,12 +746,12 @@ def _snapshot(runners: Runners) -> Tensors:
     return tensors
 
 
-def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray]) -> float:
-    """Return the penalty of weights; `state` has the first ones."""
+def penalty_value(plan: FitPlan, state: FitState, weights: Mapping[str, np.ndarray] | None = None) -> float:
+    """Return the penalty of weights; None: of those of `state`, which also has the first ones."""
     total = 0.0
     for penalty, names in plan.strengths:
         total += penalty.value(
-            [weights[name] for name in names],
+            [state.tensors[name, WEIGHT] if weights is None else weights[name] for name in names],
             [state.tensors[name, START] for name in names] if penalty.from_start else None,
             [plan.input_axes[name] for name in names] if penalty.groups else None,
         )

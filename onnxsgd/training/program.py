@@ -189,6 +189,7 @@ class Program:
         return RepeatedPart(
             known, path, n_threads, tuple(constants), state.eta, has_rate_scales,
             parts_ahead(plan, batches.n_updates), batches.batch_size, batches.is_mean, batches.in_windows,
+            plan.step_spec.takes_scaled_gradient,
         )  # fmt: skip
 
     def learns_again(
@@ -205,6 +206,8 @@ class Program:
 
     def tail_features(self, features: Features) -> Features:
         """Return the inputs of the tail: data, and results of the frozen part."""
+        if self.is_plain and self._sources is not None:
+            return {name: features.get(source) for name, source in self._sources.items()}
         is_sparse = not self.is_plain and _is_sparse(features)
         if is_sparse and self.plan.learner.multiples:
             return self.plan.learner.sparse_features(features)
@@ -216,6 +219,14 @@ class Program:
             for name, graph in self.parts.frozen.items()
         }
         return {name: made.get(name, features.get(name)) for name in self.parts.split.features}
+
+    @cached_property
+    def _sources(self) -> Mapping[str, str] | None:
+        """The data input that each input of the tail is, or copies; None: the frozen part computes some."""
+        frozen, copies = self.parts.frozen, self.copies_of(is_sparse=False) if self.parts.frozen else {}
+        if not copies.keys() >= frozen.keys():
+            return None
+        return {name: copies[name] if name in frozen else name for name in self.parts.split.features}
 
     def copies_of(self, *, is_sparse: bool) -> Mapping[str, str]:
         """Return the data inputs of which results of the frozen part are copies.

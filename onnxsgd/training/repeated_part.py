@@ -6,7 +6,9 @@ the first part that has them. The numbers are those of the general way, which le
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +18,19 @@ from onnxsgd.data.generators import position, put_back
 from onnxsgd.data.moments import add_moments
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
-from onnxsgd.engine.step.buffers import all_finite
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE
-from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import LOG_FACTOR
-from onnxsgd.runtime.events import is_detailed
+from onnxsgd.runtime.cache import KnownEntry
+from onnxsgd.runtime.events import are_detailed
 from onnxsgd.schedules import Schedule
-from onnxsgd.training.coordinates import StandardisedBuffers
-from onnxsgd.training.epochs import Numbers, are_finite, numbers_of_epochs, penalty_value
+from onnxsgd.training.coordinates import BuffersInPlace
+from onnxsgd.training.epochs import Numbers, numbers_of_epochs, penalty_value
 from onnxsgd.training.jumps import is_noise, may_be_noise, renew
-from onnxsgd.training.state import TARGET, FitState, mean_factor, output_unit
+from onnxsgd.training.state import TARGET, FitState, mean_factor, mean_weight, output_unit
 
 if TYPE_CHECKING:
     from onnxsgd.data.features import Features
+    from onnxsgd.engine.step.idle_runners import IdleRunners
     from onnxsgd.training.fit_plan import FitPlan
     from onnxsgd.training.program import KnownStep, Path, Program
 
@@ -84,6 +86,8 @@ class RepeatedPart:
         Rows of a batch.
     is_mean, in_windows : bool
         See :class:`~.batches.Batches`.
+    takes_scaled_gradient : bool
+        See :class:`~.step_spec.StepSpec`.
     """
 
     known: KnownStep
@@ -96,8 +100,13 @@ class RepeatedPart:
     batch_size: int
     is_mean: bool
     in_windows: bool
+    takes_scaled_gradient: bool
+    #: The runners of the step that no fit uses.
+    _idle: KnownEntry[IdleRunners] = field(default_factory=KnownEntry)
     #: The first update, counted from the begin of the slots, and the numbers of this and later parts.
     _ahead: list[tuple[int, Numbers]] = field(default_factory=list)
+    #: The weights of the samples of the last part, and their mean.
+    _means: list[tuple[np.ndarray, float]] = field(default_factory=list)
     #: Even weights of the samples of the last part, their unit, and those of its batches.
     _even: list[tuple[np.ndarray, float | None, Any]] = field(default_factory=list)
 
@@ -123,8 +132,8 @@ class RepeatedPart:
             The weights of the samples.
         """
         plan = program.plan
-        recipe, spec = plan.recipe, plan.step_spec
-        if is_detailed("batches") or is_detailed("path") or is_detailed("threads"):
+        recipe = plan.recipe
+        if are_detailed("batches", "cache", "path", "threads"):
             # which this way leaves out
             return False
         made = program.tail_features(features)
@@ -138,52 +147,60 @@ class RepeatedPart:
             if (plan.learner.weights[0], LOG_FACTOR) not in after.tensors or not is_dense(program, after):
                 # the stream begins, or has had sparse parts
                 return False
-            after.count_rows(weight)
+            after.count_rows(weight, self._mean(weight))
             if plan.scaled_layer.weights:
                 add_moments(after.moments, TARGET, target, weight)
             batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)
-        constants = coordinates.constants(after.tensors)
-        if tuple(constants) != self.constants:
+        if coordinates.constant_keys() != self.constants:
             return False
-        idle = program.compiled(self.known, self.n_threads)
+        idle = self._idle.find(partial(program.compiled, self.known, self.n_threads))
         runners = program.bound(idle, self.path, self.known, self.n_threads, batches, after.tensors)
         buffers: Any = runners.buffers
-        if constants:
+        if self.constants:
             # weights beyond the range of their type are found below
-            buffers = StandardisedBuffers(buffers, coordinates, bounds=False)
+            buffers = BuffersInPlace(buffers, coordinates, self.constants)
         buffers.load(after.tensors)
         n_samples, place = len(weight), position(state.random_state)
         order = shuffled((1, n_samples), state.random_state) if recipe.shuffle else np.arange(n_samples)
         updates = self._plan(batches, order)
-        numbers = self._numbers(plan, after, batches)
-        if spec.takes_scaled_gradient:
+        numbers = self._numbers(plan, after, batches, len(updates.totals))
+        if self.takes_scaled_gradient:
             updates = updates.descending(numbers.used)
         losses = np.empty(len(updates.totals))
         runners.fastest.run(updates, numbers.table, losses)
-        is_whole = runners.fastest.n_done == len(losses) and all_finite(losses)
-        tensors = buffers.snapshot() if is_whole else {}
+        mean_loss = updates.mean_loss(losses) if runners.fastest.n_done == len(losses) else math.nan
+        tensors = buffers.finite_snapshot() if math.isfinite(mean_loss) else None
         if runners.give_back is not None:
             runners.give_back()
-        if not is_whole or not are_finite(tensors):
+        if tensors is None:
             # the general way draws the same order, and finds the last finite weights
             put_back(state.random_state, place)
             return False
         after.tensors = tensors
         numbers.move(after, len(losses))
-        # the properties of a state look at all tensors
-        names = plan.learner.weights
-        penalty = penalty_value(plan, after, {name: tensors[name, WEIGHT] for name in names})
-        factor = mean_factor([tensors[name, LOG_FACTOR] for name in names]) if recipe.is_auto else 1.0
-        after.record(updates.mean_losses(losses, 1) + penalty, factor * numbers.last_rates(1))
+        penalty = penalty_value(plan, after)
+        # the property of a state looks at all tensors
+        names = plan.learner.weights if recipe.is_auto else ()
+        factor = mean_factor([tensors[name, LOG_FACTOR] for name in names])
+        after.record_part(mean_loss + penalty, factor * float(numbers.used[-1]))
         if not (recipe.is_auto and may_be_noise(program, n_samples) and is_noise(state, after, program, raw)):
             vars(state).update(vars(after))
         return True
 
-    def _numbers(self, plan: FitPlan, state: FitState, batches: Batches) -> Numbers:
+    def _mean(self, weight: np.ndarray) -> float:
+        """Return the mean of the weights of the samples: weights that are not given are one object."""
+        for known, mean in self._means:
+            if known is weight:
+                return mean
+        mean = mean_weight(weight)
+        self._means[:] = [(weight, mean)]
+        return mean
+
+    def _numbers(self, plan: FitPlan, state: FitState, batches: Batches, n_updates: int) -> Numbers:
         """Return the numbers of the updates: those that depend on their count alone are made ahead."""
-        spec, n_updates = plan.step_spec, batches.n_updates
+        spec = plan.step_spec
         unit = output_unit(plan, state) if spec.output_weights else 1.0
         if self.n_ahead == 1:
             return numbers_of_epochs(plan, state, batches, 1, None, unit)

@@ -18,8 +18,8 @@ from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
-    "TARGET", "FitState", "adapt_state", "fresh_state", "mean_factor", "missing_starts", "output_unit",
-    "rate_scales",
+    "TARGET", "FitState", "adapt_state", "fresh_state", "mean_factor", "mean_weight", "missing_starts",
+    "output_unit", "rate_scales",
 ]  # fmt: skip
 
 #: The key of the target's moments; no tensor has an empty name.
@@ -110,12 +110,10 @@ class FitState:
     missed: dict[str, int] = field(default_factory=dict)
     of_batches: list[tuple[float, float]] | None = None
 
-    def count_rows(self, weight: np.ndarray) -> None:
-        """Count further samples of the given weights."""
+    def count_rows(self, weight: np.ndarray, mean: float | None = None) -> None:
+        """Count further samples of the given weights, and of their mean, if that is known."""
         self.n_rows += len(weight)
-        # numpy's methods, and sums in a given type, take twice the time
-        total = np.add.reduce(weight) if weight.dtype == np.float64 else weight.sum(dtype=np.float64)
-        mean = float(total) / len(weight)
+        mean = mean_weight(weight) if mean is None else mean
         self.mean_weight += (mean - self.mean_weight) * len(weight) / self.n_rows
 
     def start_steering(self, share: float) -> None:
@@ -173,6 +171,11 @@ class FitState:
         self.loss_curve.extend(objectives.tolist())
         self.learning_rates.extend(learning_rates.tolist())
 
+    def record_part(self, objective: float, learning_rate: float) -> None:
+        """Record the objective and the last learning rate of a part of a stream; numbers need no arrays."""
+        self.loss_curve.append(objective)
+        self.learning_rates.append(learning_rate)
+
     def first_averaged(self, average_from: int) -> int:
         """Return the update at which the averages begin, for the parameter `average_from`."""
         return max(average_from, self.averages_from + 1)
@@ -187,6 +190,13 @@ class FitState:
         is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
         kind = AVERAGE if is_averaged else WEIGHT
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
+
+
+def mean_weight(weight: np.ndarray) -> float:
+    """Return the mean of the weights of some samples."""
+    # numpy's methods, and sums in a given type, take twice the time
+    total = np.add.reduce(weight) if weight.dtype == np.float64 else weight.sum(dtype=np.float64)
+    return float(total) / len(weight)
 
 
 def mean_factor(logs: Sequence[np.ndarray]) -> float:

@@ -1,13 +1,15 @@
 """The cache of a process: equal keys are built once, the oldest entries go."""
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
-from onnxsgd.runtime.cache import Cache, Limit, cache, cached
+from onnxsgd.runtime.cache import Cache, KnownEntry, Limit, cache, cached
 
 
 def test_a_cache_builds_once_and_drops_the_oldest():
@@ -130,3 +132,40 @@ def test_an_entry_without_a_key_is_not_cached():
     before = cache.n_built
     assert cached(None, object) is not cached(None, object)
     assert cache.n_built == before
+
+
+class _Entry:
+    """An entry of the cache: it can have weak references."""
+
+
+def test_a_known_entry_is_found_without_its_key_while_the_cache_has_it():
+    """One that the cache has dropped, or that is of another process, is not used further."""
+    asked = []
+
+    def ask():
+        asked.append(cached("known entry", _Entry))
+        return asked.pop()
+
+    known, calls = KnownEntry(), []
+
+    def noted():
+        calls.append(1)
+        return ask()
+
+    first = known.find(noted)
+    assert known.find(noted) is first
+    assert len(calls) == 1
+    assert pickle.loads(pickle.dumps(known))._known[1]() is None
+    cache.clear()
+    # held by someone else, as by the parent of a fork
+    second = known.find(noted)
+    assert second is not first
+    assert len(calls) == 2
+    address = weakref.ref(second)
+    del first, second
+    with cache._lock:
+        del cache._entries["cpu"]["known entry"]
+    assert address() is None
+    assert isinstance(known.find(noted), _Entry)
+    assert len(calls) == 3
+    cache.clear()

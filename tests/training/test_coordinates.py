@@ -7,9 +7,10 @@ import pytest
 from scipy import sparse
 
 from onnxsgd.data.moments import Moments
-from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, WEIGHT
+from onnxsgd.engine.step.buffers import Buffers
+from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
-from onnxsgd.training.coordinates import StandardisedBuffers, make_coordinates
+from onnxsgd.training.coordinates import BuffersInPlace, Coordinates, StandardisedBuffers, make_coordinates
 
 RNG = np.random.default_rng(0)
 X = RNG.normal([3.0, -200.0, 0.1], [1e-3, 50.0, 1.0], (40, 3))
@@ -155,3 +156,38 @@ def test_buffers_show_weights_of_raw_data():
     seen = buffers.snapshot()
     assert set(seen) == set(tensors)
     np.testing.assert_allclose(seen["w", WEIGHT], W, rtol=1e-12)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_weights_that_are_converted_in_place_have_the_same_bytes(is_transposed):
+    """A part of a stream that repeats an earlier one has the numbers of the general way."""
+    table = X.astype(np.float32)
+    layer = FirstLayer("x", "w", "b", is_transposed)
+    given = (W.T if is_transposed else W).astype(np.float32)
+    standards = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))}).standards
+    changed = Coordinates((layer,), standards, {"w": np.full((1, 1), 0.3)})
+    tensors = {("w", WEIGHT): given, ("b", WEIGHT): B.astype(np.float32)[None]}
+    tensors |= {
+        ("w", AVERAGE): given * 2,
+        ("b", AVERAGE): B.astype(np.float32)[None] * 3,
+        ("w", START): given / 3,
+    }
+    constants = changed.constants(tensors)
+    general = StandardisedBuffers(Buffers(tensors | constants), changed)
+    quick = BuffersInPlace(Buffers(tensors | constants), changed, changed.constant_keys())
+    assert changed.constant_keys() == tuple(constants) == (("w", PENALTY_SCALE), ("w", RATE_SCALE))
+    for _ in range(2):
+        general.load(tensors)
+        quick.load(tensors)
+        np.testing.assert_equal(quick._buffers.present, general.held.present)
+        seen, tensors = general.snapshot(), quick.finite_snapshot()
+        np.testing.assert_equal(tensors, seen)
+        np.testing.assert_array_equal(tensors["w", START], given / 3)
+
+
+def test_no_weight_is_converted_where_it_was_given():
+    changed = coordinates(FirstLayer("x", "w", "b", False))
+    tensors = {("w", WEIGHT): W.copy(), ("b", WEIGHT): B.copy()}
+    changed.raw(tensors)
+    changed.standardised(tensors)
+    np.testing.assert_equal(tensors, {("w", WEIGHT): W, ("b", WEIGHT): B})

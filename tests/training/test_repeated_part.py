@@ -287,3 +287,38 @@ def test_other_numbers_of_rows_are_other_parts(repeats: Callable[[bool], list[bo
     for rows in (slice(0, 17), slice(0, 17), slice(None)):
         estimator.partial_fit(X[rows], y[rows])
     assert notes == [False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["regression", "network", "named"])
+def test_streams_that_take_turns_have_weights_of_their_own(
+    repeats: Callable[[bool], list[bool]], name: str
+) -> None:
+    """They share the buffers of a step, which keep the numbers of the last part."""
+    is_regression, make = _estimator(name)
+    repeats(False)
+    alone = [_state(_learned(make().set_params(random_state=seed), is_regression)) for seed in (0, 1)]
+    notes = repeats(True)
+    streams = [make().set_params(random_state=seed) for seed in (0, 1)]
+    classes = {} if is_regression else {"classes": [0, 1]}
+    for X, y in _parts(is_regression):
+        for stream in streams:
+            stream.partial_fit(X, y, **classes)
+    assert sum(notes) >= 2 * CALLS - 4
+    np.testing.assert_equal([_state(stream) for stream in streams], alone)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["regression", "network", "named"])
+def test_weights_that_are_set_between_two_parts_are_trained(
+    repeats: Callable[[bool], list[bool]], name: str
+) -> None:
+    is_regression, make = _estimator(name)
+    states = []
+    for is_on in (True, False):
+        notes = repeats(is_on)
+        stream = _learned(make(), is_regression)
+        stream.set_weights({key: 0.5 * array for key, array in stream.get_weights().items()})
+        states.append(_state(_learned(stream, is_regression)))
+        assert notes[-1] == is_on
+    np.testing.assert_equal(*states)

@@ -108,11 +108,15 @@ class EpochPlan:
 
     def mean_losses(self, losses: np.ndarray, n_epochs: int) -> np.ndarray:
         """Return the weighted mean loss of each epoch, given the losses of all batches."""
-        # no dot product, which would start the threads of BLAS for many batches
         if n_epochs == 1:
-            return np.add.reduce(losses * self.totals, keepdims=True)
+            return np.array([self.mean_loss(losses)])
         means: np.ndarray = n_epochs * np.add.reduce((losses * self.totals).reshape(n_epochs, -1), axis=1)
         return means
+
+    def mean_loss(self, losses: np.ndarray) -> float:
+        """Return the weighted mean loss of the only epoch, given the losses of its batches."""
+        # no dot product, which would start the threads of BLAS for many batches
+        return float(np.add.reduce(losses * self.totals))
 
 
 @record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from operator import attrgetter, eq
+from operator import attrgetter, eq, is_
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,12 @@ __all__ = ["Buffers", "Tensors", "all_finite", "bind", "dtype_of", "joined"]
 
 #: Weights and their states, under (weight, kind of tensor).
 Tensors = dict[tuple[str, str], np.ndarray]
+
+#: Keys of tensors, and their arrays.
+_Arrays = tuple[tuple[tuple[str, str], ...], tuple[np.ndarray, ...]]
+_NOTHING: _Arrays = ((), ())
+#: The bytes of a line of the cache, with which each buffer begins.
+_LINE = 64
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
@@ -46,17 +52,25 @@ class Buffers:
     """
 
     def __init__(self, tensors: Tensors) -> None:
-        # not np.empty_like, which keeps the order of axes in memory: the runtime has another one
-        self.sets = tuple(
-            {key: np.empty(array.shape, array.dtype) for key, array in tensors.items()} for _ in range(2)
-        )
+        (first, its_blocks), (second, blocks_of_second) = _laid_out(tensors), _laid_out(tensors)
+        self.sets = (first, second)
+        self._blocks = (its_blocks, blocks_of_second)
         self._present = (0, 0)
+        #: The keys and the arrays of the last finite snapshot, while the present set has its numbers.
+        self._copied = _NOTHING
+        #: Those of each set that are shown without some tensors.
+        self._shown: dict[tuple[int, tuple[tuple[str, str], ...]], _Arrays] = {}
         self.nbytes = 2 * sum(array.nbytes for array in self.sets[0].values())
 
     @property
     def current(self) -> int:
         """The number of the present set."""
         return self._present[0]
+
+    @property
+    def present(self) -> Tensors:
+        """The present set."""
+        return self.sets[self._present[0]]
 
     @property
     def following(self) -> Tensors:
@@ -75,6 +89,7 @@ class Buffers:
     def flip(self, n_batches: int = 1) -> None:
         """Swap the two sets: the updates of further batches are made, all at once, whatever interrupts."""
         current, n_done = self._present
+        self._copied = _NOTHING
         self._present = (1 - current, n_done + n_batches)
 
     def skip(self) -> None:
@@ -84,16 +99,62 @@ class Buffers:
 
     def load(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> None:
         """Copy `tensors` into the present set; missing ones become zero."""
-        for key, buffer in self.sets[self.current].items():
+        # the caller may change the set
+        (keys, arrays), self._copied = self._copied, _NOTHING
+        is_known = bool(arrays) and len(arrays) == len(tensors) and all(map(is_, tensors, keys))
+        if is_known and all(map(is_, tensors.values(), arrays)):
+            return
+        for key, buffer in self.present.items():
             buffer[...] = tensors.get(key, 0)
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the present weights, without a copy: later steps change the arrays."""
-        return {name: array for (name, kind), array in self.sets[self.current].items() if kind == WEIGHT}
+        return {name: array for (name, kind), array in self.present.items() if kind == WEIGHT}
 
     def snapshot(self) -> Tensors:
         """Return a copy of the weights and of their states."""
-        return {key: buffer.copy() for key, buffer in self.sets[self.current].items()}
+        return {key: buffer.copy() for key, buffer in self.present.items()}
+
+    def finite_snapshot(self, without: tuple[tuple[str, str], ...] = ()) -> Tensors | None:
+        """Return the same without some tensors; None if one of the numbers is not finite.
+
+        The present set need not take these arrays again, which nobody changes: a stream returns them with its
+        next part.
+        """
+        if not all(map(all_finite, self._blocks[self.current])):
+            return None
+        place = self.current, without
+        if place not in self._shown:
+            shown = {key: buffer for key, buffer in self.present.items() if key not in without}
+            self._shown[place] = tuple(shown), tuple(shown.values())
+        keys, buffers = self._shown[place]
+        arrays = tuple(map(np.ndarray.copy, buffers))
+        self._copied = keys, arrays
+        return dict(zip(keys, arrays, strict=True))
+
+
+def _laid_out(tensors: Tensors) -> tuple[Tensors, list[np.ndarray]]:
+    """Return contiguous arrays like some others, and the memory that they lie in: a block for each type.
+
+    One look at a block takes less time than one at each array. Between arrays there are zeros.
+    """
+    ends: dict[np.dtype[Any], int] = {}
+    places: dict[tuple[str, str], slice] = {}
+    for key, array in tensors.items():
+        step = _LINE // array.itemsize
+        start = -(-ends.get(array.dtype, 0) // step) * step
+        places[key] = slice(start, start + array.size)
+        ends[array.dtype] = start + array.size
+    blocks = {dtype: _aligned(size, dtype) for dtype, size in ends.items()}
+    arrays = {key: blocks[array.dtype][places[key]].reshape(array.shape) for key, array in tensors.items()}
+    return arrays, list(blocks.values())
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return a vector of zeros that begins with a line of the cache."""
+    memory = np.zeros(size * dtype.itemsize + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + size * dtype.itemsize].view(dtype)
 
 
 def all_finite(array: np.ndarray) -> bool:
