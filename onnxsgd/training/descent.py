@@ -29,6 +29,8 @@ _GROWING = 2
 #: The updates of windows that are made at once where each of them could begin the decay: a call takes as long
 #: as some 24 updates.
 _AT_ONCE = 24
+#: The fewest windows whose mean loss is compared with that of others.
+_TREND = 3
 #: The share of the windows so far that the decay has.
 _DECAY = 1 / 3
 #: The share of the windows after which the decay begins at the latest.
@@ -86,6 +88,9 @@ class Descent:
         The fewest windows of the decay.
     still : float
         Training continues after a decay whose last window gained this many times the gain that counts.
+    trend : float
+        The decay waits while the mean loss of the last windows, three or more, is lower than that of as many
+        before them by this many times the gain that counts.
 
     Attributes
     ----------
@@ -111,6 +116,7 @@ class Descent:
     sure: float = math.inf
     shortest_decay: int = 6
     still: float = 100.0
+    trend: float = math.inf
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -124,6 +130,7 @@ class Descent:
     _decay: tuple[int, int] | None = field(default=None, init=False)
     _is_last_decay: bool = field(default=False, init=False)
     _is_sure: bool = field(default=False, init=False)
+    _recent: list[float] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.best = self._mark = self.start
@@ -256,6 +263,7 @@ class Descent:
         """
         self._n_done += 1
         if not (math.isfinite(loss) and (has_fallen or loss <= self.highest)):
+            self._recent = []
             self._cut()
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
@@ -264,6 +272,7 @@ class Descent:
         self._is_sure = self._is_growing and self._is_large(gain / self.sure)
         if self._is_growing and self._decay is None:
             self._base = max(self._base, min(_GROWTH * self._base, self.most))
+        self._recent = [*self._recent, loss][-2 * self._of_trend :]
         self._count_idle(loss)
         self._advance(loss, is_last=is_last)
         self._last = loss
@@ -309,6 +318,19 @@ class Descent:
         else:
             self._n_idle += 1
 
+    @property
+    def _of_trend(self) -> int:
+        """The windows whose mean loss is compared with that of as many before them."""
+        return max(_TREND, self.patience)
+
+    @property
+    def _still_falls(self) -> bool:
+        """True if the loss falls from window to window, on average, though noise hides it."""
+        if len(self._recent) < 2 * self._of_trend:
+            return False
+        before, last = self._recent[: self._of_trend], self._recent[self._of_trend :]
+        return sum(before) - sum(last) > self.trend * self.least_gain * self._of_trend
+
     def _end_or_continue(self, loss: float) -> None:
         """End training, unless the last window of the decay still gained: then continue at a lower rate."""
         has_gained = self._last - loss > self.still * self.least_gain
@@ -326,10 +348,14 @@ class Descent:
             self._decay = (done + 1, length)
             if done >= length:
                 self._end_or_continue(loss)
-        elif self._n_idle >= self.patience and is_last:
-            self._converge()
-        else:
+        elif self._n_idle < self.patience or not is_last:
             self._end_in_time()
+        elif self._still_falls:
+            # the next window without gain asks again
+            self._n_idle = self.patience - 1
+            self._end_in_time()
+        else:
+            self._converge()
         self.has_ended |= self._n_done >= self.n_windows
 
     def _end_in_time(self) -> None:

@@ -100,6 +100,11 @@ _USUAL, _OF_FEW, _OF_FEW_LABELS = _End(1 / 2, 2, 6, 100), _End(1 / 3, 2, 6, 100)
 #: 0.6849 with that of other models. After one window in place of two, texts whose words are mostly of one
 #: text alone lose 0.01, and 0.03 with unequal weights.
 _OF_SPARSE, _OF_FEW_SPARSE_LABELS = _End(1 / 2, 2, 6, 100, 10), _End(1 / 5, 2, 6, 100, 30)
+#: The decay of a linear regressor on dense data waits while windows gain so many times the gain that counts
+#: on average. 12 sets of 60 or 150 strongly correlated columns, 3 fits each: R2 is 0.933 in place of 0.925,
+#: after 1.33 of the epochs, with 40 times 0.930; 26 other sets, 6 fits each, have the same R2 to 0.0001,
+#: after 1.03 of the updates.
+_TREND = 10.0
 
 
 class Rule(Protocol):
@@ -484,6 +489,7 @@ class DescentRule:
         stopping = self._stopping
         end = self._end
         patience = max(end.n_windows, math.ceil(end.share * stopping.n_iter_no_change / self._length))
+        has_trend = self._is_linear and self._is_regression and not self._is_sparse
         # more patience asks for more
         gains = end if patience == end.n_windows else _OF_SPARSE if self._is_sparse else _USUAL
         return {
@@ -496,6 +502,7 @@ class DescentRule:
             "haste": gains.haste,
             "is_open": self._is_open,
             "sure": math.inf if self._is_regression else _SURE,
+            "trend": _TREND if has_trend else math.inf,
         }
 
     @property

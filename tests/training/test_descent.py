@@ -51,6 +51,22 @@ def test_large_gains_of_short_windows_raise_the_rate():
     assert descent.factor == 16.0
 
 
+@pytest.mark.parametrize(("slope", "waits"), [(0.01, True), (0.0, False)])
+def test_the_decay_waits_while_noise_hides_a_trend(slope, waits):
+    """Every fourth window has the lowest loss; means over three fall by 0.03, or stay."""
+    losses = [0.9 - slope * number + 0.02 * (number % 4 > 0) for number in range(1, 41)]
+    usual, patient = control(patience=2), control(patience=2, trend=10.0)
+    for loss in losses[:12]:
+        usual.judge(loss)
+        patient.judge(loss)
+    assert usual.is_decaying
+    assert patient.is_decaying != waits
+    # the loss comes to rest
+    for _ in range(8):
+        patient.judge(losses[11])
+    assert patient.is_decaying
+
+
 def test_gains_of_less_than_a_share_of_the_loss_keep_the_rate():
     descent = control(n_updates=16)
     for number in range(1, 10):
