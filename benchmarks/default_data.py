@@ -12,8 +12,8 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
-    "Data", "collinear", "counts", "extreme_rows", "linnerud", "lognormal", "one_hot", "outliers", "scales",
-    "stream", "table", "text", "wide",
+    "Data", "collinear", "correlated", "counts", "extreme_rows", "linnerud", "lognormal", "one_hot",
+    "outliers", "rare_class", "scales", "stream", "table", "text", "wide",
 ]  # fmt: skip
 
 #: Samples and targets.
@@ -69,6 +69,22 @@ def collinear(is_class: bool) -> Data:
     Z = rng.normal(size=(_N, 4))
     X = Z @ rng.normal(size=(4, 30)) + 0.01 * rng.normal(size=(_N, 30))
     return X, _targets(Z @ rng.normal(size=4), is_class, rng)
+
+
+def correlated(is_class: bool) -> Data:
+    """Return 60 columns that are random sums of 60, with little noise: a wide range of singular values."""
+    rng = np.random.default_rng(12)
+    Z = rng.normal(size=(2 * _N, 60))
+    X = Z @ rng.normal(size=(60, 60)) + 0.01 * rng.normal(size=Z.shape)
+    return X, _targets(Z @ rng.normal(size=60), is_class, rng, noise=0.1)
+
+
+def rare_class() -> Data:
+    """Return 200 columns, one of which tells a class of 6 % of the rows."""
+    rng = np.random.default_rng(13)
+    X = rng.normal(size=(_N, 200))
+    score = X[:, 0] + 0.3 * rng.normal(size=_N)
+    return X, (score > np.quantile(score, 0.94)).astype(int)
 
 
 def outliers(is_class: bool) -> Data:

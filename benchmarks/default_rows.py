@@ -212,6 +212,7 @@ _CLASSES: dict[str, Callable[[], data.Data]] = {
     "iris": _iris, "wine": _wine, "breast cancer": _cancer, "digits": _digits,
     "scales 1e-4 to 1e4": partial(data.scales, True), "lognormal": partial(data.lognormal, True),
     "one-hot": partial(data.one_hot, True), "collinear": partial(data.collinear, True),
+    "correlated": partial(data.correlated, True), "rare class": data.rare_class,
     "outliers": partial(data.outliers, True), "rows of 1e4": partial(data.extreme_rows, True),
     "counts": partial(data.counts, True), "wide": partial(data.wide, True),
     "20 rows": partial(data.table, True, 20),
@@ -221,7 +222,8 @@ _CLASSES: dict[str, Callable[[], data.Data]] = {
 _TARGETS: dict[str, Callable[[], data.Data]] = {
     "diabetes": _diabetes, "scales 1e-4 to 1e4": partial(data.scales, False),
     "one-hot": partial(data.one_hot, False), "collinear": partial(data.collinear, False),
-    "outliers": partial(data.outliers, False), "targets of 1e5": partial(data.table, False, 400, 1e5),
+    "correlated": partial(data.correlated, False), "outliers": partial(data.outliers, False),
+    "targets of 1e5": partial(data.table, False, 400, 1e5),
     "targets of 1e-5": partial(data.table, False, 400, 1e-5), "20 rows": partial(data.table, False, 20),
     "100,000 rows": partial(data.table, False, 100_000),
 }  # fmt: skip
