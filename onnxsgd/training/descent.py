@@ -326,7 +326,7 @@ class Descent:
     @property
     def _still_falls(self) -> bool:
         """True if the loss falls from window to window, on average, though noise hides it."""
-        if len(self._recent) < 2 * self._of_trend:
+        if len(self._recent) < 2 * self._of_trend or not self.least_gain > 0:
             return False
         before, last = self._recent[: self._of_trend], self._recent[self._of_trend :]
         return sum(before) - sum(last) > self.trend * self.least_gain * self._of_trend

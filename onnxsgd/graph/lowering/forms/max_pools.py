@@ -10,9 +10,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxsgd.graph.nodes import attribute, first, is_fixed_float32, is_read_once, shape_of, standard_operator
+from onnxsgd.graph.nodes import (
+    attribute,
+    constant,
+    first,
+    is_fixed_float32,
+    is_read_once,
+    shape_of,
+    standard_operator,
+)
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["COMPARED_POOL_FORMS", "POOL_FORMS"]
@@ -83,7 +92,7 @@ def _compared(w: Writer, node: ir.Node) -> ir.Value | None:
         return None
     lines, width, n_rows = math.prod(sizes[:-1]), sizes[-1], math.prod(above)
     for maxima in _largest_of_rows(first(node), k, [lines, n_rows * width]):
-        rows = [maxima] if n_rows == 1 else _parts(maxima, n_rows)
+        rows = [maxima] if n_rows == 1 else _parts(maxima, n_rows, 1)
         if rows:
             largest = rows[0] if len(rows) == 1 else w.known("Max", rows, [lines, width])
             return w.reshaped(largest, sizes)
@@ -115,9 +124,10 @@ def _largest_of_rows(x: ir.Value, k: int, sizes: list[int]) -> list[ir.Value]:
         return _made([x], "Reshape", sizes)
     size = math.prod(sizes)
     columns = _made(_made([x], "Reshape", [size, k]), "Transpose", [k, size])
-    flat = _made(columns, "Reshape", [size * k])
-    parts = _made((part for vector in flat for part in _parts(vector, k)[:1]), "Reshape", sizes)
-    return _made(parts, "Max", sizes)
+    flat = _made((value for value in columns if _is_turned(value)), "Reshape", [size * k])
+    parts = [_parts(vector, k, 0) for vector in flat]
+    found = (largest for some in parts for largest in _made(_made(some[:1], "Reshape", sizes), "Max", sizes))
+    return [largest for largest in found if any(_is_of(largest, some) for some in parts)]
 
 
 def _made(values: Iterable[ir.Value], op_type: str, sizes: list[int]) -> list[ir.Value]:
@@ -127,10 +137,33 @@ def _made(values: Iterable[ir.Value], op_type: str, sizes: list[int]) -> list[ir
     return [result for result in results if result.shape == sizes]
 
 
-def _parts(x: ir.Value, count: int) -> list[ir.Value]:
-    """Return the parts that a value is split into, if they are so many."""
+def _is_turned(table: ir.Value) -> bool:
+    """Tell whether a Transpose of a table exchanges its axes, also where they have one size."""
+    node = table.producer()
+    return node is not None and list(attribute(node, "perm", [1, 0])) == [1, 0]
+
+
+def _is_of(largest: ir.Value, parts: Sequence[ir.Value]) -> bool:
+    """Tell whether a Max is that of all these parts, reshaped, and of nothing else."""
+    node = largest.producer()
+    reshapes = [] if node is None else [None if v is None else v.producer() for v in node.inputs]
+    return [None if r is None else r.inputs[0] for r in reshapes] == list(parts)
+
+
+def _parts(x: ir.Value, count: int, axis: int) -> list[ir.Value]:
+    """Return the parts that a value is split into along an axis, if they are so many of one size."""
     splits = (node for node, index in x.uses() if standard_operator(node) == "Split" and index == 0)
-    return next((list(node.outputs) for node in splits if len(node.outputs) == count), [])
+    n_axes = len(shape_of(x))
+    along = (node for node in splits if attribute(node, "axis", 0) % n_axes == axis)
+    return next((list(node.outputs) for node in along if len(node.outputs) == count and _is_even(node)), [])
+
+
+def _is_even(split: ir.Node) -> bool:
+    """Tell whether the parts of a Split have one size."""
+    if len(split.inputs) < 2 or split.inputs[1] is None:
+        return True
+    sizes = constant(split.inputs[1])
+    return sizes is not None and len(np.unique(sizes)) == 1
 
 
 #: The form of pools of rectified tensors, and of large images.

@@ -15,6 +15,9 @@ from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["PICKED_PART_FORMS"]
 
+#: The note on parts that this form has written: a graph may have another Reshape and Split of the tensor.
+_WRITTEN = "picked parts"
+
 
 def _gather(w: Writer, node: ir.Node) -> ir.Value | None:
     """``Gather(Transpose(x), k, axis = 0)``, each number k picked by one node, and read by no other."""
@@ -41,14 +44,16 @@ def _all_parts(w: Writer, x: ir.Value, count: int) -> list[ir.Value]:
         range(count)
     ):
         return []
-    return list(w.op.Split(w.op.Reshape(x, [count, -1]), [1] * count, axis=0, _outputs=count))
+    parts = list(w.op.Split(w.op.Reshape(x, [count, -1]), [1] * count, axis=0, _outputs=count))
+    parts[0].meta[_WRITTEN] = True
+    return parts
 
 
 def _parts_of(x: ir.Value, count: int) -> list[ir.Value]:
     """Return the parts that have been written for another reader of a tensor, or none."""
     for table, _ in x.uses():
         for reader, _ in table.outputs[0].uses() if standard_operator(table) == "Reshape" else ():
-            if standard_operator(reader) == "Split" and len(reader.outputs) == count:
+            if len(reader.outputs) == count and reader.outputs[0].meta.get(_WRITTEN):
                 return list(reader.outputs)
     return []
 

@@ -130,6 +130,27 @@ def test_a_pool_without_a_gradient_stays():
     assert operators(written) == "MaxPool"
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_parts_of_another_split_are_none_of_windows(axis):
+    """The graph has a table of the shape that a gradient makes, and splits it in its own way."""
+    nodes = f"""{_POOL.replace("[2, 2]", "[2, 1]").replace("Y", "p")}(X) t = Reshape(X, table)
+        a, b = Split<axis = {axis}>(t) d = Sub(a, b) m = ReduceMax(d) Y = Mul(p, m)"""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]> g (float[2, 1, 4, 2] X) => (float[A, B, C, D] Y)
+        <int64[2] table = {{4, 4}}> {{ {nodes} }}"""
+    )
+    model = onnx.shape_inference.infer_shapes(model)
+    both = [
+        to_proto(with_gradient(to_ir(model))),
+        to_proto(forward_backward_model(to_ir(model), [], ["X"], "portable")),
+    ]
+    feeds = {"X": RNG.normal(size=(2, 1, 4, 2)).astype(np.float32)}
+    feeds["Y_grad"] = RNG.normal(size=(2, 1, 2, 2)).astype(np.float32)
+    found, expected = (ReferenceEvaluator(each).run(None, feeds) for each in both)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_every_form_of_pools_is_tested():
     assert set(POOL_FORMS) == set(COMPARED_POOL_FORMS) == {("", "MaxPool")}
 

@@ -24,6 +24,8 @@ KEPT = {
     "two of three": f"{_TURNED} q = Gather(t, zero) k = Gather(t, one) Y = Mul(q, k)",
     "one twice": f"{_TURNED} {_SUM} o = Gather(t, one) Y = Mul(o, r)",
     "another reader": f"{_TURNED} {_SUM} m = ReduceMax(t) Y = Mul(r, m)",
+    "another table of parts": f"""{_TURNED} f = Reshape(t, flat) a, b, c = Split<axis = 1>(f)
+        q = Gather(t, zero) d = Sub(a, b) e = ReduceMax(d) Y = Mul(q, e)""",
     "along another axis": f"{_TURNED} {_SUM.replace('Gather', 'Gather<axis = 1>')} Y = Tanh(r)",
     "several at once": f"{_TURNED} {_SUM.replace('zero', 'zeros')} Y = Tanh(r)",
 }
@@ -34,7 +36,7 @@ def parsed(nodes, rows="2"):
         f"""<ir_version: 9, opset_import: ["": 18]>
         g (float[{rows}, 3, 5] X, float[3, 2, 5] W) => (float[A] Y)
         <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 last = {{-2}},
-        int64[1] zeros = {{0}}>
+        int64[1] zeros = {{0}}, int64[2] flat = {{2, 15}}>
         {{ {nodes} }}"""
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
