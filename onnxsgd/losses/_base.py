@@ -93,8 +93,8 @@ class Loss(Settable, ABC):
     def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
         """Return the raw predictions that know of a classification the shares of its classes alone.
 
-        They are the first scores of a linear model whose rate is found. Their probabilities are the shares;
-        those of a margin loss without probabilities are means of signs.
+        They are the first scores of a linear model whose rate is found: those whose probabilities are the
+        shares, unless the loss overrides it.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Loss(Settable, ABC):
         Returns
         -------
         ndarray of shape (n_outputs,)
-            Zeros where the loss has neither probabilities nor signs.
+            Zeros where the loss has no probabilities.
         """
         if self.probabilities == "sigmoid":
             shares = np.clip((mean + 1.0) / 2.0 if self.targets == "sign" else mean, least, 1.0 - least)
@@ -114,7 +114,7 @@ class Loss(Settable, ABC):
         if self.probabilities == "softmax":
             logarithms = np.log(np.maximum(mean / max(mean.sum(), TINY), least))
             return np.asarray(logarithms - logarithms.mean())
-        return mean if self.targets == "sign" else np.zeros_like(mean)
+        return mean if self.probabilities == "modified_huber" else np.zeros_like(mean)
 
 
 def clip(op: Builder, value: ir.Value, lower: float, upper: float) -> ir.Value:

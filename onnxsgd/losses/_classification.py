@@ -30,6 +30,9 @@ __all__ = [
 
 _GAMMA = "a number >= 0"
 
+#: The multiples of scores of which the best one is taken.
+_TRIED = np.linspace(0.0, 1.0, 65)[:, None]
+
 
 @dataclass(frozen=True)
 class LogLoss(Loss):
@@ -109,6 +112,12 @@ class CrossEntropy(Loss):
             probability = op.Mul(probability, op.ReduceSum(y_true, axes=[1], keepdims=1))
         return op.Sub(probability, self._smooth(op, y_true))
 
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the scores whose probabilities are the shares of the classes in the smoothed targets."""
+        shares = mean / max(mean.sum(), TINY)
+        even = self.label_smoothing / len(mean)
+        return super().scores_of_shares((1.0 - self.label_smoothing) * shares + even, least)
+
     def _smooth(self, op: Builder, y_true: ir.Value) -> ir.Value:
         """Return the targets with a share of each spread over the row."""
         if self.label_smoothing == 0:
@@ -139,6 +148,10 @@ class Hinge(Loss):
     def gradient(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         beyond = op.Greater(op.Mul(y_true, raw_prediction), self.threshold)
         return op.Mul(y_true, op.Sub(indicator(op, beyond, y_true), 1.0))
+
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the means of the signs; the best constants, -1 and 1, leave the larger class no gradient."""
+        return mean
 
 
 @dataclass(frozen=True)
@@ -173,6 +186,10 @@ class SquaredHinge(Loss):
     """
 
     targets: ClassVar[Targets] = "sign"
+
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the means of the signs, the best constants."""
+        return mean
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         lack = _lack(op, y_true, raw_prediction)
@@ -290,6 +307,15 @@ class Focal(Loss):
         log_term = op.Mul(op.Mul(op.Sigmoid(margin), _softplus(op, against)), self.gamma)
         return op.Neg(op.Mul(op.Mul(y_true, op.Pow(wrong, self.gamma)), op.Add(log_term, wrong)))
 
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the best constants: they are between 0 and the logarithms of the odds."""
+        scores = _TRIED * super().scores_of_shares(mean, least)
+        right = 1.0 / (1.0 + np.exp(-scores))
+        of_ones = (1.0 - right) ** self.gamma * np.log(right)
+        of_others = right**self.gamma * np.log1p(-right)
+        loss = -(1.0 + mean) * of_ones - (1.0 - mean) * of_others
+        return np.asarray(np.take_along_axis(scores, loss.argmin(axis=0)[None], axis=0)[0])
+
 
 @dataclass(frozen=True)
 class MultinomialFocal(Loss):
@@ -331,6 +357,13 @@ class MultinomialFocal(Loss):
         ratio = op.Div(op.Mul(op.Exp(log_right), log_right), op.Max(wrong, TINY))
         factor = op.Mul(op.Pow(wrong, self.gamma), op.Sub(op.Mul(ratio, self.gamma), 1.0))
         return op.Mul(factor, op.Sub(y_true, op.Softmax(raw_prediction, axis=-1)))
+
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the best multiple of the centred logarithms of the shares."""
+        scores = _TRIED * super().scores_of_shares(mean, least)
+        shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        loss = -(mean * (1.0 - shares) ** self.gamma * np.log(shares)).sum(axis=1)
+        return np.asarray(scores[loss.argmin()])
 
     @staticmethod
     def _parts(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> tuple[ir.Value, ir.Value]:

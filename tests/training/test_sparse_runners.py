@@ -380,3 +380,14 @@ def test_memory_is_of_the_order_of_the_entries(settings):
     script = textwrap.dedent(_SCRIPT.format(settings=settings))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("n_rows", range(2, 10))
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_default_fits_of_few_rows(n_rows):
+    """A batch may have more rows than the table, and the same one several times."""
+    X = sparse.csr_matrix(np.eye(n_rows, 12) + 0.1)
+    y = np.arange(n_rows) % 2
+    model = OnnxSGDClassifier(random_state=0).fit(X, y)
+    assert model.score(X, y) == 1.0
+    assert np.isfinite(OnnxSGDRegressor(random_state=0).fit(X, y).coef_).all()

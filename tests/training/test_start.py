@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer, OutputWeight
@@ -16,9 +17,11 @@ from onnxsgd.losses import (
     LogLoss,
     ModifiedHuber,
     MulticlassHinge,
+    MultinomialFocal,
     Perceptron,
     Poisson,
     SquaredError,
+    SquaredHinge,
 )
 from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
@@ -53,9 +56,10 @@ def test_the_best_constant_of_a_logarithm():
     ("loss", "low", "want"),
     [
         (LogLoss(), 0.0, [math.log(0.2 / 0.8), math.log(0.5 / 0.5)]),
-        (Focal(), -1.0, [math.log(0.2 / 0.8), math.log(0.5 / 0.5)]),
+        (Focal(gamma=0.0), -1.0, [math.log(0.2 / 0.8), math.log(0.5 / 0.5)]),
         (ModifiedHuber(), -1.0, [-0.6, 0.0]),
         (Hinge(), -1.0, [-0.6, 0.0]),
+        (SquaredHinge(), -1.0, [-0.6, 0.0]),
         (Perceptron(), -1.0, [0.0, 0.0]),
         (MulticlassHinge(), 0.0, [0.0, 0.0]),
     ],
@@ -78,6 +82,32 @@ def test_the_best_constant_of_classes():
     np.testing.assert_allclose(shares[:2], np.array([0.8, 0.2]) / (1 + 0.5 / 12))
     np.testing.assert_allclose(shares[2] / shares[0], 0.5 / 12 / 0.8)
     np.testing.assert_allclose(scores.sum(), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_best_constant_of_smoothed_classes(smoothing):
+    target = np.eye(3)[[0] * 8 + [1] * 2]
+    scores = best_constant(CrossEntropy(label_smoothing=smoothing), target, np.ones(10))
+    shares = np.exp(scores) / np.exp(scores).sum()
+    want = (1 - smoothing) * np.array([0.8, 0.2, 0.0]) + smoothing / 3
+    np.testing.assert_allclose(shares, want, atol=0 if smoothing else 0.05, rtol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.6])
+def test_the_best_constant_of_a_focal_loss(share):
+    """The minimum over scores, found by scipy; two classes of softmax have half of the score each."""
+
+    def loss(z):
+        p = 1 / (1 + np.exp(-z))
+        return -share * (1 - p) ** 2 * np.log(p) - (1 - share) * p**2 * np.log(1 - p)
+
+    best = minimize_scalar(loss, bounds=(-5, 5), method="bounded").x
+    target = (np.arange(1000) < 1000 * share).astype(float)[:, None]
+    step = abs(math.log(share / (1 - share))) / 64
+    (found,) = best_constant(Focal(), 2 * target - 1, np.ones(1000))
+    assert abs(found - best) <= step
+    first, second = best_constant(MultinomialFocal(), np.hstack([1 - target, target]), np.ones(1000))
+    assert abs(second - first - best) <= step
 
 
 class Line:

@@ -273,7 +273,12 @@ class SparseStepRunner:
 
 
 def _cyclic(table: Any, n_rows: int) -> Any:
-    """Return a CSR matrix with copies of so many of its first rows behind the last one."""
+    """Return a CSR matrix with copies of so many of its first rows behind the last one.
+
+    Of fewer rows than that, all are copied several times.
+    """
+    if n_rows > table.shape[0]:
+        return table[np.arange(table.shape[0] + n_rows) % table.shape[0]]
     n_entries = table.indptr[n_rows]
     data, indices = (np.concatenate([array, array[:n_entries]]) for array in (table.data, table.indices))
     starts = np.concatenate([table.indptr, table.indptr[-1] + table.indptr[1 : n_rows + 1]])
