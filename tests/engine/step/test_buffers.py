@@ -120,7 +120,7 @@ def test_numbers_that_are_still_there_are_not_copied_again(change):
     elif change == "other arrays":
         given = given | {KEY: np.array([8.0, 9.0])}
     else:
-        # not what anybody does: it shows that the numbers were not copied
+        # nobody does that: it shows that the numbers were not copied
         buffers.present[KEY][...] = -1
     buffers.load(given)
     expected = [-1, -1] if change == "none" else given[KEY]

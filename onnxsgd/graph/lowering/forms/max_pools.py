@@ -131,7 +131,7 @@ def _largest_of_rows(x: ir.Value, k: int, sizes: list[int]) -> list[ir.Value]:
 
 
 def _made(values: Iterable[ir.Value], op_type: str, sizes: list[int]) -> list[ir.Value]:
-    """Return what nodes of a type make of values as their first operand, in these sizes."""
+    """Return the results of nodes of a type whose first operand is one of some values, of these sizes."""
     nodes = (node for value in values for node, index in value.uses() if index == 0)
     results = (node.outputs[0] for node in nodes if standard_operator(node) == op_type)
     return [result for result in results if result.shape == sizes]

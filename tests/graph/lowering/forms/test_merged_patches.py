@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 
 
 def _both(starts, axis, ends=("end", "end"), axes=("one", "two")):
-    """Return Slices of both spatial axes for these starts, and the Concat of what they read."""
+    """Return Slices of both spatial axes for these starts, and the Concat of their parts."""
     lines = [
         f"r{k} = Slice(X, {row}, {ends[0]}, {axes[0]}, two) "
         f"p{k} = Slice(r{k}, {column}, {ends[1]}, {axes[1]}, two)"
