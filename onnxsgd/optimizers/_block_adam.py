@@ -148,6 +148,23 @@ class BlockAdam(Optimizer):
         most = op.Mul(rate, scalars[L1_STRENGTH])
         return shrink_groups(op, weight, most, axes, is_even=is_even), new_slots
 
+    def update_along(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        gradient: ir.Value,
+        direction: ir.Value,
+        slots: tuple[ir.Value, ...],
+        scalars: Mapping[str, ir.Value],
+    ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+        """Build an update along the product of a preconditioner and the gradient, with its penalty.
+
+        The first moment is that of the direction P g, and the second one that of ``g P g``: the update is
+        that of other coordinates, in which the gradient is ``P^(1/2) g``. The rate is not steered.
+        """
+        weight, _, new_slots = self._moved(op, weight, gradient, slots, scalars, direction)
+        return weight, new_slots
+
     def _moved(
         self,
         op: Builder,
@@ -155,12 +172,18 @@ class BlockAdam(Optimizer):
         gradient: ir.Value,
         slots: tuple[ir.Value, ...],
         scalars: Mapping[str, ir.Value],
+        direction: ir.Value | None = None,
     ) -> tuple[ir.Value, ir.Value, tuple[ir.Value, ...]]:
         """Return the weight after the step of the gradient, the rates of the penalties, and the new slots."""
         sizes, blocks = (value.shape.numpy() for value in (weight, slots[1]))  # type: ignore[union-attr]
         axes = [axis for axis, size in enumerate(blocks) if size == 1]
-        first = op.Add(op.Mul(slots[0], scalars["beta_1"]), gradient)
-        square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
+        decayed = op.Mul(slots[0], scalars["beta_1"])
+        if direction is None:
+            first = op.Add(decayed, gradient)
+            square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
+        else:
+            first, product = op.Add(decayed, direction), op.Mul(gradient, direction)
+            square = op.ReduceSum(product, axes, keepdims=1) if axes else product
         mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
         second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
         # 1 / sqrt(v), and 0 for v = 0: without a gradient the penalties move nothing either

@@ -187,8 +187,10 @@ def _add_moments(
         else:
             moments = read.moments(name)
         state.moments[name] = merged_moments(known, moments, may_change=may_change)
-    data = few if len(few.target) == n_rows and not plan.recipe.in_parts else None
-    standards = make_standards(program.columns_of_layers, few.features, state.moments, data)
+    data = None if plan.recipe.in_parts else few
+    standards = make_standards(
+        program.columns_of_layers, few.features, state.moments, data, n_rows, program.penalty_of_linear
+    )
     return standards, has_extremes
 
 

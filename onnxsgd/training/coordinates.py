@@ -23,10 +23,19 @@ from scipy import sparse
 from onnxsgd._records import record
 from onnxsgd.data.column_scales import telling_scales
 from onnxsgd.data.moments import Moments
+from onnxsgd.data.preconditioner import preconditioner
 from onnxsgd.engine.step.batches import Batches, Standard
 from onnxsgd.engine.step.buffers import Buffers, Tensors
 from onnxsgd.engine.step.step_spec import StepSpec
-from onnxsgd.engine.step.update import AVERAGE, CONSTANT_STATES, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
+from onnxsgd.engine.step.update import (
+    AVERAGE,
+    CONSTANT_STATES,
+    PENALTY_SCALE,
+    PRECONDITIONER,
+    RATE_SCALE,
+    START,
+    WEIGHT,
+)
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 
 __all__ = [
@@ -64,9 +73,10 @@ class Coordinates:
     )
 
     def constants(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
-        """Return the constant states of weights of these shapes: factors of penalties and of rates.
+        """Return the constant states of weights of these shapes.
 
-        The l2 penalty of a weight W' has the factors 1 / s^2, for W' / s = W.
+        They are factors of penalties and of rates, and preconditioners. The l2 penalty of a weight W' has the
+        factors 1 / s^2, for W' / s = W.
         """
         known = self._constants
         if not known:
@@ -74,6 +84,9 @@ class Coordinates:
                 weight = tensors[layer.weight, WEIGHT]
                 root = self._penalty_root(layer, weight)
                 known[layer.weight, PENALTY_SCALE] = (root * root).astype(weight.dtype)
+                matrix = self.standards[layer.feature].preconditioner
+                if matrix is not None:
+                    known[layer.weight, PRECONDITIONER] = matrix.astype(weight.dtype)
             if self.rate_scales:
                 with _quiet():
                     for name, scale in self.rate_scales.items():
@@ -81,14 +94,14 @@ class Coordinates:
         return known
 
     def constant_keys(self) -> tuple[tuple[str, str], ...]:
-        """Return the keys of the constant states."""
+        """Return the keys of the constant states in a stream, which has no preconditioner."""
         keys = [(layer.weight, PENALTY_SCALE) for layer in self.layers]
         for name in self.rate_scales:
             keys.append((name, RATE_SCALE))
         return tuple(keys)
 
     def put_constants(self, tensors: Tensors) -> None:
-        """Write the constant states to their places among weights and states, in a quiet context."""
+        """Write those of a stream to their places among weights and states, in a quiet context."""
         for layer in self.layers:
             # without a penalty its factors are none of the states
             place = tensors.get((layer.weight, PENALTY_SCALE))
@@ -110,7 +123,11 @@ class Coordinates:
             for kind in CONSTANT_STATES
         }
         penalty_scales = tuple((n, shape) for n, shape in shapes[PENALTY_SCALE] if n in spec.penalised)
-        return replace(spec, penalty_scales=penalty_scales, rate_scales=shapes[RATE_SCALE])
+        axes = {layer.weight: int(layer.is_transposed) for layer in self.layers}
+        preconditioned = tuple((name, axes[name]) for name, _ in shapes[PRECONDITIONER])
+        return replace(
+            spec, penalty_scales=penalty_scales, rate_scales=shapes[RATE_SCALE], preconditioned=preconditioned
+        )
 
     def standardised(self, tensors: Mapping[tuple[str, str], np.ndarray]) -> Tensors:
         """Return weights of raw data, averages and starts of them, for standardised data; others as given.
@@ -259,6 +276,8 @@ def make_standards(
     features: Mapping[str, Any],
     moments: Mapping[str, Moments],
     data: Batches | None = None,
+    n_rows: int = 0,
+    penalty: float | None = None,
 ) -> dict[str, Standard]:
     """Return the standardisation of some columns, those of :func:`~.first_layers.columns_of`.
 
@@ -266,8 +285,9 @@ def make_standards(
     with zeros, as convolutions do, or where they are sparse. They then have root mean squares of 1. A channel
     of a convolution is one column.
 
-    With the `data` of a fit, columns of dense tables that outnumber their rows have the scales of
-    :func:`~.column_scales.telling_scales`.
+    With the `data` of a fit, or some of its `n_rows` rows, columns of dense tables that outnumber these have
+    the scales of :func:`~.column_scales.telling_scales`. With the `penalty` of a linear model, the strength
+    of its l2 penalty, others may have a :func:`~.preconditioner.preconditioner`.
     """
     standards = {}
     for name, axis, is_centred in columns:
@@ -276,21 +296,21 @@ def make_standards(
         if len(known.count) != features[name].shape[axis]:
             known = known.whole
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
-        if data is not None and _is_wide(features[name]) and data.target.ndim == 2:
-            scale = telling_scales(features[name], data.target, data.sample_weight, known.centre, scale)
+        is_dense_table = len(features[name].shape) == 2 and not sparse.issparse(features[name])
+        rows = data if data is not None and is_dense_table and data.target.ndim == 2 else None
+        if rows is not None and len(scale) > n_rows:
+            scale = telling_scales(features[name], rows.target, rows.sample_weight, known.centre, scale)
         shift = known.centre if is_centred else np.zeros_like(known.mean)
         shift, factor = shift.astype(dtype), np.reciprocal(scale).astype(dtype)
         if axis != -1:
             shape = (-1, *(1 for _ in features[name].shape[2:]))
             shift, factor = shift.reshape(shape), factor.reshape(shape)
-        standards[name] = Standard(shift, factor)
+        matrix = None
+        if rows is not None and penalty is not None:
+            given = features[name], rows.target, rows.sample_weight, shift
+            matrix = preconditioner(*given, 1.0 / factor.astype(np.float64), penalty)
+        standards[name] = Standard(shift, factor, matrix)
     return standards
-
-
-def _is_wide(table: Any) -> bool:
-    """Tell whether a dense table of two axes has more columns than rows."""
-    shape = table.shape
-    return len(shape) == 2 and not sparse.issparse(table) and shape[0] < shape[1]
 
 
 def share_of_columns(

@@ -127,7 +127,7 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
     rates = {spec.numbers_of(name, places)[RATE] for name in spec.weights}
     return LinearBlocks(
         layer, by_output, optimizer.beta_1, optimizer.beta_2, optimizer.steering, has_table,
-        has_one_rate=len(rates) == 1 and not spec.rate_scales,
+        has_one_rate=len(rates) == 1 and not spec.rate_scales, is_preconditioned=bool(spec.preconditioned),
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import FromCallable
+from onnxsgd.optimizers import BlockAdam
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
 from onnxsgd.runtime.sessions import has_several_threads, make_session, resolve_threads
@@ -376,9 +377,25 @@ class Program:
             if not (in_parts or self.plan.is_bounded):
                 _warn_of_extremes(batches.features[name], moments[name])
         data = None if in_parts else batches
-        standards = make_standards(self.columns_of_layers, batches.features, moments, data)
+        standards = make_standards(
+            self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear
+        )
         batches = batches.standardised(standards, weight_unit, is_repeated=not in_parts)
         return batches.with_bounded_rows() if has_extremes else batches
+
+    @cached_property
+    def penalty_of_linear(self) -> float | None:
+        """The strength of the l2 penalty of a model whose gradient may have a preconditioner, else None.
+
+        Cases: one linear layer, trained in `fit` by BlockAdam, without an l1 penalty.
+        """
+        plan, layers = self.plan, self.first_layers
+        if len(layers) != 1 or not is_one_layer(self.parts.split.tail) or plan.step_spec.l1:
+            return None
+        if plan.recipe.in_parts or type(plan.recipe.optimizer) is not BlockAdam:
+            return None
+        penalty = plan.penalties.get(layers[0].weight)
+        return 0.0 if penalty is None else penalty.l2 or 0.0
 
     def _trains_sparse(self, spec: StepSpec, features: Features) -> bool:
         if not self._is_sparse(features) or not self.plan.loss.is_formula:

@@ -127,10 +127,14 @@ class Standard:
     ----------
     shift, factor : ndarray of shape [n_features] or [n_channels, 1, ...]
         Numbers of the type of the data; shifts of zero for sparse data.
+    preconditioner : ndarray of shape [n_features, n_features] or None
+        The matrix that multiplies gradients of coefficients of the standardised columns, see
+        :func:`onnxsgd.data.preconditioner.preconditioner`; None: the identity.
     """
 
     shift: np.ndarray
     factor: np.ndarray
+    preconditioner: np.ndarray | None = None
 
     def apply(self, rows: np.ndarray) -> None:
         """Standardise rows in place; numbers beyond the range of their type become infinite."""

@@ -76,7 +76,7 @@ def of_rows(spec: StepSpec, n_rows: int) -> StepSpec:
         )
     return replace(
         spec, optimizer=GradientOfRows(), penalised=frozenset(), l1=False, l2=False, average=False,
-        batch_size=n_rows, output_weights=frozenset(), rate_scales=(), penalty_scales=(),
+        batch_size=n_rows, output_weights=frozenset(), rate_scales=(), penalty_scales=(), preconditioned=(),
         gradient_factors=(), limits=(), groups=(), from_start=frozenset(), norm_axes=(), accumulates=False,
     )  # fmt: skip
 

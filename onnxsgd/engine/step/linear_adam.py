@@ -14,6 +14,11 @@ is divided by the factor that follows. The graph also gathers the rows of the ba
 data where that is small. As in :mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a column of
 targets, and a margin rows with signs.
 
+A preconditioner P takes the penalty into the gradient, p = l2, and has the moments of a direction::
+
+    D = (G + p [W | b]) P,   M = beta_1 M + D,   V = beta_2 V + ((G + p [W | b]) D) A
+    [W | b] = [W | b] - M r eta / s
+
 Without a gradient so far, V = 0, penalties move nothing either, but s = 0 would divide zero by zero. V begins
 as the least number that decay leaves above zero, which keeps weights of zero, and weights without a penalty.
 Others are updated one batch in a call, and kept, until there is a gradient.
@@ -37,7 +42,7 @@ from onnxsgd.engine.step.buffers import Buffers, Tensors, all_finite, bind, dtyp
 from onnxsgd.engine.step.deferred_losses import declare
 from onnxsgd.engine.step.fuse import widen_scalars
 from onnxsgd.engine.step.linear_layer import Copies, LinearLayer, make_copies
-from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
+from onnxsgd.engine.step.update import PENALTY_SCALE, PRECONDITIONER, RATE_SCALE, WEIGHT
 from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
@@ -87,6 +92,8 @@ class LinearBlocks:
         Whether the graph gathers the rows of batches; otherwise it is given them.
     has_one_rate : bool
         Whether coefficients and intercepts of all outputs have one rate.
+    is_preconditioned : bool
+        Whether the gradient has a preconditioner; the rate is not steered then.
     """
 
     layer: LinearLayer
@@ -96,6 +103,7 @@ class LinearBlocks:
     steering: float
     has_table: bool
     has_one_rate: bool
+    is_preconditioned: bool = False
 
     @property
     def states(self) -> dict[str, str]:
@@ -135,7 +143,8 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
     the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
     [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; for a layer with a penalty `pull`
-    [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded.
+    [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded; `preconditioner`
+    [width, width], if there is one.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
     a penalty `steps` [n_batches, n_outputs, width], which are subtracted from the weights.
 
@@ -160,6 +169,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
     inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
     pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
+    preconditioner = tensor(PRECONDITIONER, layer.width, layer.width)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
         forward, *target = (
@@ -175,7 +185,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     for made in (forward, backward, *target):
         width = n_outputs if made in target else layer.width
         made.type, made.shape = type_, ir.Shape([None, size, width])
-    body = _body(blocks, dtype, opsets)
+    body = _body(blocks, dtype, opsets, preconditioner)
     states = body.inputs[: len(blocks.states)]
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
@@ -191,14 +201,17 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
         [
             *first, *tables, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
             *([pull, penalty_scale] if layer.is_penalised else []),
+            *([preconditioner] if blocks.is_preconditioned else []),
         ]
     )  # fmt: skip
     graph.outputs.extend([*last, losses, *steps])
     return to_proto(ir.Model(graph, ir_version=model.ir_version, producer_name="onnxsgd")).SerializeToString()
 
 
-def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> ir.Graph:
-    """Return the graph of one update."""
+def _body(
+    blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int], preconditioner: ir.Value
+) -> ir.Graph:
+    """Return the graph of one update, which reads the preconditioner, if there is one, from outside."""
     layer, n_rows = blocks.layer, blocks.n_rows
     size, n_outputs, width, type_ = layer.batch_size, layer.n_outputs, layer.width, ir.TensorType(dtype)
 
@@ -216,19 +229,24 @@ def _body(blocks: LinearBlocks, dtype: ir.DataType, opsets: dict[str, int]) -> i
     with appending(body) as op:
         score = layer.scores(op, forward, weights)
         gradient = layer.change(op, layer.gradient(op, score, *target), backward)
-        new_first = _decayed_sum(blocks, op, first, gradient)
-        new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
-        size_of_gradient = op.Sqrt(new_second)
-        for factor in new_factors:
-            size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-        pulled = op.Add(new_first, op.Mul(weights, pull)) if pulls else new_first
-        if pulls and blocks.has_one_rate:
-            # of one number: a product takes less time than two operators
-            divisor = op.Gemm(inverse_rate, size_of_gradient, pull)
+        if blocks.is_preconditioned:
+            gradient = op.Add(gradient, op.Mul(weights, pull)) if pulls else gradient
+            new_first, *new_blocks = _moved_along(blocks, op, gradient, first, of_blocks, preconditioner)
+            step = op.Div(new_first, op.Mul(op.Sqrt(new_blocks[0]), inverse_rate))
         else:
-            divisor = op.Mul(size_of_gradient, inverse_rate)
-            divisor = op.Add(divisor, pull) if pulls else divisor
-        step = op.Div(pulled, divisor)
+            new_first = _decayed_sum(blocks, op, first, gradient)
+            new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
+            size_of_gradient = op.Sqrt(new_second)
+            for factor in new_factors:
+                size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
+            pulled = op.Add(new_first, op.Mul(weights, pull)) if pulls else new_first
+            if pulls and blocks.has_one_rate:
+                # of one number: a product takes less time than two operators
+                divisor = op.Gemm(inverse_rate, size_of_gradient, pull)
+            else:
+                divisor = op.Mul(size_of_gradient, inverse_rate)
+                divisor = op.Add(divisor, pull) if pulls else divisor
+            step = op.Div(pulled, divisor)
         # a difference: steps below the last digit of a weight leave it as it is
         new = op.Sub(weights, step)
         updated = [new, new_first, *new_blocks]
@@ -248,14 +266,11 @@ def _moved_blocks(
 ) -> list[ir.Value]:
     """Return the new second moment, and the new logarithm of the factor if the rate is steered."""
     second, *factors = of_blocks
-    dtype = gradient.dtype = first.dtype or ir.DataType.FLOAT
-    means = op.initializer(ir.tensor(blocks.means(dtype.numpy()), name="update/means"))
     square = _squares(blocks, op, gradient)
     if not factors:
-        # the attribute beta of Gemm is a number of float32
-        if dtype == ir.DataType.FLOAT:
-            return [op.Gemm(square, means, second, beta=blocks.beta_2)]
-        return [op.Gemm(square, means, op.Mul(second, blocks.beta_2))]
+        return [_decayed_means(blocks, op, second, square)]
+    means = _means(blocks, op, first)
+    gradient.dtype = first.dtype
     product = op.Mul(first, gradient)
     if blocks.n_rows < blocks.layer.n_outputs:
         product = op.ReduceSum(product, [0], keepdims=1)
@@ -263,6 +278,38 @@ def _moved_blocks(
     square, product, moment_square = op.Split(op.MatMul(sums, means), [blocks.n_rows] * 3, axis=0, _outputs=3)
     moved = steered(op, factors[0], product, moment_square, square, blocks.steering)
     return [op.Add(op.Mul(second, blocks.beta_2), square), moved]
+
+
+def _moved_along(
+    blocks: LinearBlocks,
+    op: Builder,
+    gradient: ir.Value,
+    first: ir.Value,
+    of_blocks: Sequence[ir.Value],
+    preconditioner: ir.Value,
+) -> list[ir.Value]:
+    """Return the new first and second moments of the product of gradient and preconditioner."""
+    direction = op.MatMul(gradient, preconditioner)
+    product = op.Mul(gradient, direction)
+    if blocks.n_rows < blocks.layer.n_outputs:
+        product = op.ReduceSum(product, [0], keepdims=1)
+    (second,) = of_blocks
+    return [_decayed_sum(blocks, op, first, direction), _decayed_means(blocks, op, second, product)]
+
+
+def _decayed_means(blocks: LinearBlocks, op: Builder, second: ir.Value, square: ir.Value) -> ir.Value:
+    """Return ``beta_2 second + mean(square)``, with the means over blocks."""
+    means = _means(blocks, op, second)
+    # the attribute beta of Gemm is a number of float32
+    if second.dtype == ir.DataType.FLOAT:
+        return op.Gemm(square, means, second, beta=blocks.beta_2)
+    return op.Gemm(square, means, op.Mul(second, blocks.beta_2))
+
+
+def _means(blocks: LinearBlocks, op: Builder, like: ir.Value) -> ir.Value:
+    """Return the matrix that takes the means over blocks, of the type of a value."""
+    dtype = like.dtype or ir.DataType.FLOAT
+    return op.initializer(ir.tensor(blocks.means(dtype.numpy()), name="update/means"))
 
 
 def _squares(blocks: LinearBlocks, op: Builder, matrix: ir.Value) -> ir.Value:
@@ -447,6 +494,8 @@ class LinearAdamRunner:
                 # steps at a rate of zero are zero
                 inverse[..., column] = np.divide(1.0, rate, where=moves, out=np.full_like(rate, np.inf))
         if self._blocks.layer.is_penalised:
+            # a preconditioned gradient includes the penalty, a moment has the factor of its sum
+            factor = np.ones_like(factor) if self._blocks.is_preconditioned else factor
             np.divide(scalars[:, self._decay], factor, out=call.arrays["pull"][:, 0, 0], casting="same_kind")
 
 
@@ -505,6 +554,8 @@ class _Call:
             bind(self._binding.bind_output, name, array, array.shape)
         if layer.folds_target:
             self.arrays["weights"][:, layer.n_features + 1] = 1
+        if blocks.is_preconditioned:
+            np.fill_diagonal(self.arrays[PRECONDITIONER], 1)
         if layer.is_penalised:
             # the intercept has no penalty
             self.arrays["penalty_scale"][:, : layer.n_features] = 1
@@ -521,6 +572,8 @@ class _Call:
         layer, scales = self._blocks.layer, list[tuple[np.ndarray, np.ndarray]]()
         if (scale := given.get((layer.weight, PENALTY_SCALE))) is not None:
             scales.append((self.arrays["penalty_scale"][0, : layer.n_features], scale.reshape(-1)))
+        if (matrix := given.get((layer.weight, PRECONDITIONER))) is not None:
+            scales.append((self.arrays[PRECONDITIONER][: layer.n_features, : layer.n_features], matrix))
         return [*(copy for of_state in copies for copy in of_state), *scales]
 
     def _outputs(self, given: Tensors, following: Tensors) -> Copies:

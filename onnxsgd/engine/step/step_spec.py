@@ -20,6 +20,7 @@ from onnxsgd.engine.step.update import (
     L1_TOTAL,
     MULTIPLIER,
     PENALTY_SCALE,
+    PRECONDITIONER,
     RATE_SCALE,
     WEIGHT,
     state_names,
@@ -92,6 +93,8 @@ class StepSpec:
         The weights whose rate has a constant factor, or one for each output, with the shape of these factors.
     penalty_scales : tuple of (str, tuple of int)
         The weights whose penalty has a factor for each column of the data, with the shape of these factors.
+    preconditioned : tuple of (str, int)
+        The weights whose gradient has a preconditioner, with the axis of the columns of the data.
     products : tuple of str
         The inputs that are products of sparse data and weights; their gradients are outputs of the step.
     gradient_factors : tuple of (str, float)
@@ -127,6 +130,7 @@ class StepSpec:
     draws: bool = False
     rate_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
     penalty_scales: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    preconditioned: tuple[tuple[str, int], ...] = ()
     products: tuple[str, ...] = ()
     gradient_factors: tuple[tuple[str, float], ...] = ()
     limits: tuple[str, ...] = ()
@@ -148,8 +152,9 @@ class StepSpec:
             self.weights, self.statistics, self.draws, self.penalised,
             cache_key(self.loss), self.optimizer.structure, self.l1, self.l2,
             self.average, self.batch_size, self.n_outputs, self.engine, self.row_shapes, self.output_weights,
-            self.rate_scales, self.penalty_scales, self.products, self.gradient_factors,
-            self.limits, self.groups, self.from_start, self.norm_axes, self.accumulates, self.half,
+            self.rate_scales, self.penalty_scales, self.preconditioned, self.products,
+            self.gradient_factors, self.limits, self.groups, self.from_start, self.norm_axes,
+            self.accumulates, self.half,
         )  # fmt: skip
 
     @property
@@ -180,6 +185,7 @@ class StepSpec:
         return state_names(
             self.optimizer, l1=self.l1 and weight in self.penalised, average=self.average,
             penalty_scale=weight in dict(self.penalty_scales), rate_scale=weight in dict(self.rate_scales),
+            preconditioner=weight in dict(self.preconditioned),
             start=weight in self.from_start, accumulates=self.accumulates,
         )  # fmt: skip
 
@@ -192,6 +198,9 @@ class StepSpec:
         """Return the shape of a tensor kept for `weight`, which has the given shape."""
         if kind == PENALTY_SCALE:
             return dict(self.penalty_scales)[weight]
+        if kind == PRECONDITIONER:
+            n_columns = shape[dict(self.preconditioned)[weight]]
+            return n_columns, n_columns
         rates = dict(self.rate_scales).get(weight, (1,) * len(shape))
         if kind == RATE_SCALE:
             return rates

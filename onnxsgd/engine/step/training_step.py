@@ -428,6 +428,7 @@ def add_updates(
                 op, spec.optimizer, weight, gradient,
                 {kind: old[name, kind] for kind in spec.states(name)}, scalars,
                 l2=spec.l2 and name in spec.penalised, norm_axes=dict(spec.norm_axes).get(name, ()),
+                is_transposed=bool(dict(spec.preconditioned).get(name)),
             )  # fmt: skip
             new.update({(name, kind): value for kind, value in states.items()})
             if name in sums:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxsgd.graph.nodes import shape_of
-from onnxsgd.optimizers import DECAY, L1_STRENGTH, RATE, TINY
+from onnxsgd.optimizers import DECAY, L1_STRENGTH, RATE, TINY, BlockAdam
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIVE", "AVERAGE", "AVERAGE_RATE", "CONSTANT_STATES", "GRADIENT_SUM", "IS_LAST", "L1_DEBT", "L1_TOTAL",
-    "MULTIPLIER", "PENALTY_SCALE", "RATE_SCALE", "START", "WEIGHT", "average_rate", "build_update",
-    "state_names",
+    "MULTIPLIER", "PENALTY_SCALE", "PRECONDITIONER", "RATE_SCALE", "START", "WEIGHT", "average_rate",
+    "build_update", "state_names",
 ]  # fmt: skip
 
 #: The kind of a weight itself, beside the kinds of its states.
@@ -32,8 +32,10 @@ L1_DEBT, AVERAGE = "l1_debt", "average"
 PENALTY_SCALE = "penalty_scale"
 #: The factor of the rate of a weight, constant: one, or one for each output.
 RATE_SCALE = "rate_scale"
+#: The symmetric matrix that multiplies the gradient of the coefficients of a linear model, constant.
+PRECONDITIONER = "preconditioner"
 #: The states that no update changes: the coordinates determine them.
-CONSTANT_STATES = (PENALTY_SCALE, RATE_SCALE)
+CONSTANT_STATES = (PENALTY_SCALE, RATE_SCALE, PRECONDITIONER)
 #: The weight before the first update, which no update changes either: penalties of the distance from it.
 START = "start"
 #: The sum of the gradients of earlier batches of the same update.
@@ -69,13 +71,15 @@ def state_names(
     average: bool,
     penalty_scale: bool = False,
     rate_scale: bool = False,
+    preconditioner: bool = False,
     start: bool = False,
     accumulates: bool = False,
 ) -> tuple[str, ...]:
-    """Return the names of the tensors kept for a weight, with the factors of its penalty and of its rate."""
+    """Return the names of the tensors kept for a weight, with those that coordinates determine."""
     further = {
         L1_DEBT: l1 and not optimizer.is_proximal, AVERAGE: average,
-        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale, START: start, GRADIENT_SUM: accumulates,
+        PENALTY_SCALE: penalty_scale, RATE_SCALE: rate_scale, PRECONDITIONER: preconditioner, START: start,
+        GRADIENT_SUM: accumulates,
     }  # fmt: skip
     return (*optimizer.slots, *(kind for kind, is_kept in further.items() if is_kept))
 
@@ -90,10 +94,12 @@ def build_update(
     *,
     l2: bool,
     norm_axes: tuple[int, ...] = (),
+    is_transposed: bool = False,
 ) -> tuple[ir.Value, dict[str, ir.Value]]:
     """Build the new weight and its new states; the names in `states` select the parts of the update.
 
-    With `norm_axes` the l1 penalty is of the norms of groups, which these axes of the weight span.
+    With `norm_axes` the l1 penalty is of the norms of groups, which these axes of the weight span. A
+    preconditioner multiplies the columns of a gradient, or its rows if it `is_transposed`.
     """
     if norm_axes:
         root = math.sqrt(math.prod(shape_of(weight).numpy()[axis] for axis in norm_axes))
@@ -109,7 +115,14 @@ def build_update(
         gradient = op.Mul(gradient, scalars[MULTIPLIER])
     weight = weight if start is None else op.Sub(weight, start)
     slots = tuple(states[name] for name in optimizer.slots)
-    if norm_axes and optimizer.is_proximal:
+    if PRECONDITIONER in states and isinstance(optimizer, BlockAdam):
+        # the penalty is a part of the gradient: a step that shrinks coefficients would be another direction
+        gradient = op.Add(gradient, op.Mul(weight, scalars[DECAY])) if l2 else gradient
+        factors = (gradient, states[PRECONDITIONER])
+        direction = op.MatMul(*(factors if is_transposed else factors[::-1]))
+        direction.type, direction.shape = weight.type, weight.shape
+        weight, new_slots = optimizer.update_along(op, weight, gradient, direction, slots, scalars)
+    elif norm_axes and optimizer.is_proximal:
         weight, new_slots = optimizer.update_groups(op, weight, gradient, slots, scalars, l2, norm_axes)
     else:
         weight, new_slots = optimizer.update(op, weight, gradient, slots, scalars, l2)
