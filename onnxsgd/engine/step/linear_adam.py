@@ -229,6 +229,7 @@ def _body(
     with appending(body) as op:
         score = layer.scores(op, forward, weights)
         gradient = layer.change(op, layer.gradient(op, score, *target), backward)
+        gradient.type = type_
         if blocks.is_preconditioned:
             gradient = op.Add(gradient, op.Mul(weights, pull)) if pulls else gradient
             new_first, *new_blocks = _moved_along(blocks, op, gradient, first, of_blocks, preconditioner)
@@ -270,7 +271,6 @@ def _moved_blocks(
     if not factors:
         return [_decayed_means(blocks, op, second, square)]
     means = _means(blocks, op, first)
-    gradient.dtype = first.dtype
     product = op.Mul(first, gradient)
     if blocks.n_rows < blocks.layer.n_outputs:
         product = op.ReduceSum(product, [0], keepdims=1)

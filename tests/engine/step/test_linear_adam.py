@@ -13,6 +13,7 @@ from onnxsgd.engine.step import linear_adam
 from onnxsgd.engine.step.linear_adam import LinearAdamRunner
 from onnxsgd.optimizers import BlockAdam
 from onnxsgd.runtime.cache import cache
+from onnxsgd.training import coordinates
 from onnxsgd.training.epochs import Epochs
 from onnxsgd.training.rules import DescentRule
 
@@ -191,6 +192,96 @@ def test_auto_equals_the_general_loop(runs, general, make, y, monkeypatch):
     assert model.t_ == expected.t_
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-6)
     np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-9)
+
+
+#: Sums of factors, of which the target depends on as many, and columns of another unit.
+FACTORS = np.random.default_rng(5).normal(size=(N, 10))
+SUMS = FACTORS @ np.random.default_rng(1).normal(size=(10, 10)) * np.geomspace(0.1, 100.0, 10) + 7.0
+OF_FACTORS = FACTORS @ np.random.default_rng(2).normal(size=10)
+CORRELATED = [
+    (OnnxSGDRegressor, 1e4 * OF_FACTORS),
+    (OnnxSGDRegressor, np.c_[OF_FACTORS, 1e3 * OF_FACTORS + FACTORS[:, 0]]),
+    (OnnxSGDClassifier, OF_FACTORS > 0),
+    (OnnxSGDClassifier, np.digitize(OF_FACTORS, [-1.0, 1.0])),
+]
+of_correlated = pytest.mark.parametrize(
+    ("make", "y"), CORRELATED, ids=["one target", "two targets", "two classes", "three classes"]
+)
+
+
+@of_correlated
+@pytest.mark.parametrize("penalty", ["l2", None])
+def test_preconditioned_updates_equal_those_of_the_general_loop(runs, general, make, y, penalty, monkeypatch):
+    monkeypatch.setattr(LinearAdamRunner, "squares", lambda self, n_parts: None)
+
+    def new():
+        return make(dtype="float64", random_state=0, max_iter=300, alpha=1e-3, penalty=penalty)
+
+    model = new().fit(SUMS, y)
+    assert sum(runs) > 0
+    del runs[:]
+    expected = general(new, SUMS, y)
+    assert not runs
+    assert model.t_ == expected.t_
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-6)
+    np.testing.assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Maximum number of iteration")
+@of_correlated
+@pytest.mark.parametrize("fit", ["short", "general"])
+def test_preconditioned_updates_are_those_of_other_coordinates(make, y, fit, general, monkeypatch):
+    """In plain numpy, the data are multiplied by the root of the matrix, and the gradient is as it is there.
+
+    Each of several targets has a unit, and blocks of its own.
+    """
+    alpha, n_epochs, size = 1e-3, 6, 8
+    n_batches, counted = -(-N // size), []
+    monkeypatch.setattr(DescentRule, "n_epochs", property(lambda self: 1))
+    monkeypatch.setattr(DescentRule, "rates", lambda self, count: np.full(n_batches * count, 0.05))
+    monkeypatch.setattr(
+        DescentRule, "after_epochs", lambda self, *more: counted.append(self) or len(counted) == n_epochs
+    )
+    monkeypatch.setattr(DescentRule, "end", lambda self, **more: None)
+    matrices, chosen = [], coordinates.preconditioner
+    monkeypatch.setattr(
+        coordinates, "preconditioner", lambda *given: matrices.append(chosen(*given)) or matrices[-1]
+    )
+
+    def new():
+        return make(
+            dtype="float64", random_state=0, max_iter=300, alpha=alpha, shuffle=False, batch_size=size
+        )
+
+    model = new().fit(SUMS, y) if fit == "short" else general(new, SUMS, y)
+    variances, directions = np.linalg.eigh(matrices[-1])
+    assert variances.max() > 10 * variances.min()
+    root = directions * np.sqrt(variances) @ directions.T
+    centre, scale = SUMS.mean(axis=0), SUMS.std(axis=0)
+    table = (SUMS - centre) / scale @ root
+    curvature = root @ np.diag(alpha / scale**2) @ root
+    # of a batch of 8 rows in place of 32
+    target, eta = y.reshape(N, -1).astype(float), 0.05 * np.sqrt(size / 32)
+    if make is OnnxSGDRegressor:
+        slope, units, b = lambda t, s: s - t, target.std(axis=0), target.mean(axis=0)
+    else:
+        classes = np.unique(y)
+        target = (y[:, None] == (classes if len(classes) > 2 else classes[1:])).astype(float)
+        units, shares = np.ones(target.shape[1]), target.mean(axis=0)
+        slope, b = lambda t, s: 1 / (1 + np.exp(-s)) - t, np.log(shares / (1 - shares))
+    w = np.zeros((10, target.shape[1]))
+    apart = make is OnnxSGDRegressor and target.shape[1] > 1
+    moves = [(PlainBlockAdam(), PlainBlockAdam()) for _ in (range(target.shape[1]) if apart else range(1))]
+    for t in range(1, n_epochs * n_batches + 1):
+        rows = slice((t - 1) % n_batches * size, ((t - 1) % n_batches + 1) * size)
+        slopes = slope(target[rows], table[rows] @ w + b) / len(target[rows])
+        of_w, of_b = table[rows].T @ slopes + curvature @ w, slopes.sum(axis=0)
+        columns = [[k] for k in range(len(moves))] if apart else [slice(None)]
+        for (move_w, move_b), k in zip(moves, columns, strict=True):
+            w[:, k] = move_w(w[:, k], of_w[:, k], t, eta * units[k], 0.0)
+            b[k] = move_b(b[k], of_b[k], t, eta * units[k], 0.0)
+    w = root @ w / scale[:, None]
+    agree(model, (w, b - centre @ w), rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Maximum number of iteration")

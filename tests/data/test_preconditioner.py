@@ -1,0 +1,130 @@
+"""Directions of small variance get longer steps where the target depends on them."""
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from onnxsgd.data.preconditioner import preconditioner
+
+N, D = 600, 12
+RNG = np.random.default_rng(0)
+FACTORS = RNG.normal(size=(N, D))
+#: Sums of factors, with variances of directions between 20 and 1e-3.
+SUMS = FACTORS @ RNG.normal(size=(D, D))
+WANTED = FACTORS @ RNG.normal(size=D)
+
+
+def found(table, target, weight=None, penalty=0.0):
+    weight = np.ones(len(table)) if weight is None else weight
+    centre = np.average(table, axis=0, weights=weight)
+    scale = np.sqrt(np.average((table - centre) ** 2, axis=0, weights=weight))
+    target = target.reshape(len(table), -1)
+    return preconditioner(table, target, weight, centre, np.where(scale > 0, scale, 1.0), penalty)
+
+
+def likely_power(table, target):
+    """Return the power of the greatest likelihood on a finer grid of sizes, one number after another."""
+    correlation = np.corrcoef(table.T)
+    variances, directions = linalg.eigh(correlation)
+    standard = (table - table.mean(axis=0)) / table.std(axis=0) @ directions
+    r = [np.corrcoef(column, target)[0, 1] ** 2 for column in standard.T]
+    best = {}
+    for power in (0.0, 0.25, 0.5, 0.75, 1.0):
+        logs = []
+        for size in np.geomspace(0.01 / len(table), 1.0, 200):
+            v = [size * (x / variances.mean()) ** power + 1 / len(table) for x in variances]
+            logs.append(-sum(np.log(a) + b / a for a, b in zip(v, r, strict=True)) / 2)
+        best[power] = max(logs)
+    return max(best, key=best.get)
+
+
+def test_coefficients_of_factors_get_the_inverse_correlations():
+    """The target is a sum of factors, each as wide as the others."""
+    assert likely_power(SUMS, WANTED) == 0.0
+    np.testing.assert_allclose(found(SUMS, WANTED), linalg.inv(np.corrcoef(SUMS.T)), rtol=1e-6)
+
+
+def test_powers_between_give_that_power_of_the_correlations():
+    variances, directions = linalg.eigh(np.corrcoef(SUMS.T))
+    standard = (SUMS - SUMS.mean(axis=0)) / SUMS.std(axis=0) @ directions
+    signs = np.where(np.arange(D) % 2, 1.0, -1.0)
+    target = standard @ (signs * variances**-0.375) + 0.1 * RNG.normal(size=N)
+    assert likely_power(SUMS, target) == 0.25
+    expected = directions @ np.diag(variances**-0.75) @ directions.T
+    expected *= D / np.trace(expected @ np.corrcoef(SUMS.T))
+    np.testing.assert_allclose(found(SUMS, target), expected, rtol=1e-6)
+
+
+def test_labels_of_several_classes_are_targets_together():
+    labels = np.digitize(WANTED, np.quantile(WANTED, [0.3, 0.7]))
+    assert found(SUMS, np.eye(3)[labels]) is not None
+    assert found(SUMS, np.eye(3)[RNG.permutation(labels)]) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "target"),
+    [
+        (FACTORS, WANTED),
+        (SUMS, SUMS.sum(axis=1)),
+        (SUMS, RNG.normal(size=N)),
+        (SUMS, np.ones(N)),
+        (np.ones((N, D)), WANTED),
+        (SUMS[:, :1], WANTED),
+        (SUMS[:D], WANTED[:D]),
+        (np.tile(SUMS, 22), WANTED),
+    ],
+    ids=["independent", "wide", "noise", "constant", "no column", "one column", "few rows", "many columns"],
+)
+def test_others_have_none(table, target):
+    assert found(table, target) is None
+
+
+def test_it_is_the_same_in_other_units():
+    units = np.geomspace(1e-6, 1e6, D)
+    expected = found(SUMS, WANTED)
+    np.testing.assert_allclose(found(units * SUMS - 1e3 * units, 1e5 * WANTED + 7.0), expected, rtol=1e-5)
+
+
+def test_weights_count_rows():
+    """Rows of weight zero have no part in it."""
+    weight = (np.arange(2 * N) < N).astype(float)
+    table, target = np.r_[SUMS, RNG.normal(size=(N, D))], np.r_[WANTED, np.zeros(N)]
+    np.testing.assert_allclose(found(table, target, 3.0 * weight), found(SUMS, WANTED), rtol=1e-9)
+
+
+def test_a_penalty_is_a_part_of_the_curvature():
+    """The matrix is the inverse of C + l2 / s^2, with the penalty of a column in units of it."""
+    penalty, scale = 1e-3, SUMS.std(axis=0)
+    curvature = np.corrcoef(SUMS.T) + np.diag(penalty / scale**2)
+    np.testing.assert_allclose(found(SUMS, WANTED, penalty=penalty), linalg.inv(curvature), rtol=1e-6)
+    # where it decides, directions are alike
+    assert found(SUMS, WANTED, penalty=1e6) is None
+
+
+def test_equal_columns_keep_it_positive():
+    """Their difference has no variance, and float32 holds the matrix."""
+    matrix = found(np.c_[SUMS, SUMS[:, :3]], WANTED)
+    assert np.linalg.eigvalsh(matrix.astype(np.float32)).min() > 0
+    nearly = SUMS[:, :3] + 1e-5 * RNG.normal(size=(N, 3))
+    assert np.linalg.eigvalsh(found(np.c_[SUMS, nearly], WANTED).astype(np.float32)).min() > 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [1e300, 1e-300, np.nan, np.inf])
+def test_numbers_out_of_range_are_no_reason_to_fail(number):
+    """Rows far from all others, and targets whose squares overflow or vanish."""
+    table = SUMS.copy()
+    table[3, 2] = number
+    weight, centre, scale = np.ones(N), SUMS.mean(axis=0), SUMS.std(axis=0)
+    assert preconditioner(table, WANTED[:, None], weight, centre, scale, 1e-4) is None or number == 1e-300
+    matrix = preconditioner(SUMS, number * WANTED[:, None], weight, centre, scale, 1e-4)
+    assert matrix is None or np.isfinite(matrix).all()
+    tiny = preconditioner(1e-300 * SUMS, WANTED[:, None], weight, 1e-300 * centre, 1e-300 * scale, 1e-4)
+    assert tiny is None or np.isfinite(tiny).all()
+
+
+def test_some_rows_of_many_are_enough():
+    rows = np.tile(np.arange(N), 20)
+    rng = np.random.default_rng(1)
+    table = SUMS[rows] + 1e-3 * rng.normal(size=(len(rows), D))
+    np.testing.assert_allclose(found(table, WANTED[rows]), found(SUMS, WANTED), rtol=0.5, atol=2.0)
