@@ -26,6 +26,7 @@ from onnxsgd.estimators.sharded_fit import ShardedData
 from onnxsgd.exceptions import ConvergenceError, ParameterError, UnsupportedError
 from onnxsgd.sharding.rounds import OuterStep
 from onnxsgd.sharding.shard_tasks import Shard
+from onnxsgd.training import coordinates
 
 X, Y = load_digits(return_X_y=True)
 X = (X / 16).astype(np.float32)[:600]
@@ -476,6 +477,30 @@ def test_columns_that_outnumber_the_rows():
     one = OnnxSGDClassifier(random_state=0, max_iter=12).fit(table, y)
     many = fit(OnnxSGDClassifier, pieces_of(table, y, cuts=(30,)), random_state=0, max_iter=12)
     assert distance(one, many) < 1e-4
+
+
+@pytest.mark.parametrize("n_rows", [600, 3000])
+@pytest.mark.parametrize("make", [OnnxSGDClassifier, OnnxSGDRegressor])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_correlated_columns(make, n_rows, monkeypatch):
+    """Some rows of all shards choose the preconditioner: all of them up to 2,048."""
+    generator = np.random.RandomState(0)
+    factors = generator.standard_normal((n_rows, 20))
+    table = factors @ generator.standard_normal((20, 20))
+    y = factors @ generator.standard_normal(20)
+    y = y > 0 if make is OnnxSGDClassifier else y
+    found, chosen = [], coordinates.preconditioner
+    monkeypatch.setattr(
+        coordinates, "preconditioner", lambda *given: found.append(chosen(*given)) or found[-1]
+    )
+    params = {"random_state": 0, "max_iter": 12, "dtype": "float64"}
+    one = make(**params).fit(table, y)
+    many = fit(make, pieces_of(table, y, cuts=(n_rows // 3,)), **params)
+    assert all(matrix is not None for matrix in found)
+    if n_rows == 600:
+        assert distance(one, many) < 1e-5
+    assert many.score(table, y) > one.score(table, y) - 0.01
+    assert fit(make, pieces_of(table, y, cuts=(n_rows // 3,)), 4, **params).score(table, y) > 0.9
 
 
 @pytest.mark.parametrize("rows", [slice(330, None), slice(100, 130), slice(0, 300)])
