@@ -88,6 +88,8 @@ class Descent:
         The fewest windows of the decay.
     still : float
         Training continues after a decay whose last window gained this many times the gain that counts.
+    level : float
+        The loss of a window at which training ends.
     trend : float
         The decay waits while the mean loss of the last windows, three or more, is lower than that of as many
         before them by this many times the gain that counts.
@@ -117,6 +119,7 @@ class Descent:
     shortest_decay: int = 6
     still: float = 100.0
     trend: float = math.inf
+    level: float = -math.inf
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -192,7 +195,7 @@ class Descent:
         if self._decay is None:
             if self.is_guess:
                 return self._n_before + _GROWING
-            if self._n_done == 0 or self.tol is None:
+            if self._n_done == 0 or self.tol is None or self.level > -math.inf:
                 return 1
             at_once = _AT_ONCE // self.n_updates if self.patience == 1 else self.patience - self._n_idle
             wanted = _GROWING if self._may_grow else at_once
@@ -239,6 +242,11 @@ class Descent:
         has_grown = trial._base > self._base * _GROWTH ** (n_before - 0.5) and trial._may_grow
         return has_grown and all(loss < trial.best for loss in losses[n_before:])
 
+    @property
+    def is_at_level(self) -> bool:
+        """True if the last window reached the loss at which training ends."""
+        return self._last <= self.level
+
     def _is_large(self, gain: float) -> bool:
         """Tell whether a gain of a window raises the rate."""
         return 0 < gain < math.inf and _BOLD * self.n_updates * self._scale < gain
@@ -276,6 +284,8 @@ class Descent:
         self._count_idle(loss)
         self._advance(loss, is_last=is_last)
         self._last = loss
+        if self.is_at_level:
+            self.has_converged = self.has_ended = True
         if loss >= self.best:
             return Verdict.KEPT
         self.best = loss

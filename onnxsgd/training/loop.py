@@ -8,9 +8,13 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
+from onnxsgd.data.evidence import Ridge, evidence_ridge
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.graph.reading.first_layers import FirstLayer
+from onnxsgd.losses import SquaredError
 from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
@@ -41,6 +45,10 @@ class Model(Protocol):
     @property
     def is_linear(self) -> bool:
         """True if the last layer is also a first one."""
+
+    @property
+    def only_layer(self) -> FirstLayer | None:
+        """The layer of a model that is one, where `fit` finds the rate, else None."""
 
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions."""
@@ -282,7 +290,27 @@ def _make_finder(
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
         most=min(plan.first_share(model.is_linear), _share_of_columns(batches, state, model)),
+        only_layer=model.only_layer,
+        ridge=partial(_ridge, batches, some, plan, model),
     )
+
+
+def _ridge(batches: Batches, some: Batches, plan: FitPlan, model: Model) -> Ridge | None:
+    """Return the ridge regression of a linear model of dense data, all rows of which are known here.
+
+    Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
+    normal distribution.
+    """
+    layer = model.only_layer
+    standard = None if layer is None else batches.standards.get(layer.feature)
+    if layer is None or standard is None or standard.preconditioner is not None:
+        return None
+    table = some.features[layer.feature]
+    if sparse.issparse(table) or some.target.ndim != 2 or len(some.target) < len(batches.target):
+        return None
+    if type(plan.loss) is not SquaredError and (plan.is_regression or plan.loss.unit is not None):
+        return None
+    return evidence_ridge(table, some.target, some.sample_weight, standard.shift, standard.factor)
 
 
 def _share_of_columns(batches: Batches, state: FitState, model: Model) -> float:

@@ -384,17 +384,23 @@ class Program:
         return batches.with_bounded_rows() if has_extremes else batches
 
     @cached_property
+    def only_layer(self) -> FirstLayer | None:
+        """The layer of a model that is one, where `fit` finds the rate, else None."""
+        recipe, layers = self.plan.recipe, self.first_layers
+        if len(layers) != 1 or recipe.in_parts or not recipe.is_auto:
+            return None
+        return layers[0] if is_one_layer(self.parts.split.tail) else None
+
+    @cached_property
     def penalty_of_linear(self) -> float | None:
         """The strength of the l2 penalty of a model whose gradient may have a preconditioner, else None.
 
-        Cases: one linear layer, trained in `fit` by BlockAdam, without an l1 penalty.
+        Cases: one linear layer, trained by BlockAdam, without an l1 penalty.
         """
-        plan, layers = self.plan, self.first_layers
-        if len(layers) != 1 or not is_one_layer(self.parts.split.tail) or plan.step_spec.l1:
+        plan, layer = self.plan, self.only_layer
+        if layer is None or plan.step_spec.l1 or type(plan.recipe.optimizer) is not BlockAdam:
             return None
-        if plan.recipe.in_parts or type(plan.recipe.optimizer) is not BlockAdam:
-            return None
-        penalty = plan.penalties.get(layers[0].weight)
+        penalty = plan.penalties.get(layer.weight)
         return 0.0 if penalty is None else penalty.l2 or 0.0
 
     def _trains_sparse(self, spec: StepSpec, features: Features) -> bool:

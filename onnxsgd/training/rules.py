@@ -22,7 +22,7 @@ from onnxsgd.training.descent import Descent, Verdict
 from onnxsgd.training.gain import Gain, GainProgress
 from onnxsgd.training.kept_state import cut_histories, lengths_of_histories
 from onnxsgd.training.progress_forms import check_tensors, require
-from onnxsgd.training.start import Start
+from onnxsgd.training.start import LEAST_SHARE, Start
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Plateau, Stopping
 
@@ -43,6 +43,9 @@ _MOST_OF_DROPOUT = 0.25
 #: next windows too. Fits of 58 data sets with three seeds: 204 of 240 such guesses were right, and all but 3
 #: of the 351 at the start; of regressions, which are left out, 18 of 51.
 _SURE = 10.0
+#: The updates to an objective that the data support, or the windows, whichever are more. 72 regressions of 60
+#: to 400 rows with 18 to 800 columns: R2 is 0.276 with 40 updates, 0.276 with 160, and -0.02 at the usual rate.
+_UPDATES_TO_LEVEL, _WINDOWS_TO_LEVEL = 40, 3
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
 #: Linear models whose epochs have fewer than so many updates end sooner than others.
@@ -469,6 +472,12 @@ class DescentRule:
             self._plateau.reached(-self._score(given.weights()))
         most = _MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK
         most = _MOST_OF_DROPOUT if self._draws else most
+        # scores, and an exact number of epochs, have ends of their own
+        has_level = start.level > -math.inf and self._score is None and self._stopping.tol is not None
+        if has_level:
+            n_updates = max(_UPDATES_TO_LEVEL, _WINDOWS_TO_LEVEL * self._length * self._n_batches)
+            most = min(most, max(LEAST_SHARE**2, start.length / (n_updates * self._eta)))
+            decided("start", "noise explains more of the data: training ends at objective %.6g", start.level)
         self._start = start.objective
         self._descent = Descent(
             # losses of another function are compared with each other alone
@@ -476,7 +485,8 @@ class DescentRule:
             unit=start.unit,
             share=min(start.share, most),
             most=most,
-            guesses=not start.is_model and self._put_back is not None,
+            guesses=not start.is_model and self._put_back is not None and not has_level,
+            level=start.level if has_level else -math.inf,
             **self._settings(),
         )
         self._state.eta = self._eta * self._descent.factor
@@ -554,6 +564,7 @@ class DescentRule:
             decided("rate", "update %d: large gains, the rate grows to %.4g", t, eta)
         if descent.has_ended:
             reason = "no more gain" if descent.has_converged else "max_iter is near"
+            reason = "the data support no more" if descent.is_at_level else reason
             decided("rate", "update %d: training ends: %s", t, reason)
         elif descent.is_decaying and not was_decaying:
             reason = "no more gain" if descent.has_converged else "max_iter is near"

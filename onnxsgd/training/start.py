@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxsgd._records import record
+from onnxsgd.data.evidence import Ridge
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
 from onnxsgd.losses import Loss
 from onnxsgd.optimizers import LEAST_FACTOR
@@ -30,6 +32,12 @@ _CLEAR = 0.1
 #: Predictions of a network with more than so many times the deviation of the target begin with the latter:
 #: steps are made in its units, and many would be needed from there.
 _LARGE = 4.0
+
+
+#: The level and the length of training on data all of which is to be learned.
+_ALL = -math.inf, math.inf
+#: The scales of the slopes of scores that are tried, up to the first that is worse.
+_SCALES = tuple(2.0 ** (number / 2) for number in range(-4, 9))
 
 
 class Objective(NamedTuple):
@@ -57,12 +65,18 @@ class Start(NamedTuple):
         The share of the first rate to begin with: the better the weights, the smaller.
     is_model : bool
         Whether they are those of a model, not a constant in place of weights of zeros.
+    level : float
+        The objective down to which the data support training; infinite: they support no coefficients.
+    length : float
+        The root mean square of the coefficients there, in units of the rate.
     """
 
     objective: float
     unit: float
     share: float
     is_model: bool = True
+    level: float = -math.inf
+    length: float = math.inf
 
 
 @record
@@ -93,6 +107,10 @@ class StartFinder:
         The difference of losses that counts as large; None: losses are positive, and their ratios count.
     most : float
         The largest share of the first rate to begin with.
+    only_layer : FirstLayer or None
+        The layer of a model that is one.
+    ridge : callable or None
+        Returns the ridge regression that the data support, or None where all of the data is to be learned.
     """
 
     layer: OutputLayer
@@ -106,6 +124,8 @@ class StartFinder:
     for_standard_data: Callable[[Tensors], Tensors] | None = None
     unit: float | None = None
     most: float = 1.0
+    only_layer: FirstLayer | None = None
+    ridge: Callable[[], Ridge | None] | None = None
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
@@ -120,7 +140,8 @@ class StartFinder:
             first = self._evaluate(state, self._with_constant(given))
             has_meaning = first.loss > 0 or self.unit is not None
             start = first.total if has_meaning else math.inf
-            return Start(start, self._unit(first), self.most, is_model=False)
+            level, length = self._support(state, first) if has_meaning else _ALL
+            return Start(start, self._unit(first), self.most, False, level, length)
         first, constant = self._judge(state)
         best, tensors = first, given
         if constant is not None and not first.total <= constant.total:
@@ -128,6 +149,32 @@ class StartFinder:
         state.tensors = tensors
         unit = first if constant is None else constant
         return Start(best.total, self._unit(unit), min(self.most, self._share(best, constant)))
+
+    def _support(self, state: FitState, constant: Objective) -> tuple[float, float]:
+        """Return the least objective that the data support, and the size of the coefficients there.
+
+        It is the objective of the ridge regression of :func:`~.evidence.evidence_ridge`. Its coefficients are
+        scaled for the scores of a classifier: the probability of a class has a slope of its variance.
+        """
+        layer, convert = self.only_layer, self.for_standard_data
+        ridge = None if self.ridge is None or layer is None or convert is None else self.ridge()
+        if ridge is None or layer is None or convert is None:
+            return _ALL
+        tensors, is_regression = state.tensors, self.target is not None
+        slopes = np.where(ridge.deviations > 0, ridge.deviations, 1.0) ** (1.0 if is_regression else 2.0)
+        units = ridge.coefficients / slopes
+        weight = tensors[layer.weight, WEIGHT]
+        level, length = constant.total, 0.0
+        for scale in (1.0,) if is_regression else _SCALES:
+            scaled = (scale * (ridge.coefficients if is_regression else units)).astype(weight.dtype)
+            coefficients = scaled.T if layer.is_transposed else scaled
+            candidate = {**tensors, (layer.weight, WEIGHT): np.ascontiguousarray(coefficients)}
+            objective = self._evaluate(state, convert(candidate)).total
+            if not objective < level:
+                break
+            level, length = objective, scale * math.sqrt(float(np.mean(units * units)))
+        state.tensors = tensors
+        return level if length else math.inf, length
 
     def find_in_part(self, state: FitState) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
