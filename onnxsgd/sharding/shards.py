@@ -207,6 +207,10 @@ class ShardedProgram:
         parts = self.shards.of_each(loss_of, dict(weights))
         return sum(loss for loss, _ in parts) / sum(weight for _, weight in parts)
 
+    def loss_of_scores(self, batches: Batches, raw: np.ndarray) -> float:
+        """Return the mean loss of given raw predictions for rows that the client has."""
+        return self.program.loss_of_scores(batches, raw)
+
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant, zeros if unknown."""
         if not self.program.knows_constant:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from onnxsgd.data.evidence import Ridge, evidence_ridge
+from onnxsgd.data.evidence import noisy_ridge
 from onnxsgd.engine.step.batches import Batches
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.losses import SquaredError
@@ -24,7 +24,7 @@ from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
-from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder
+from onnxsgd.training.start import LEAST_SHARE, NoiseFinder, Objective, StartFinder
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -55,6 +55,9 @@ class Model(Protocol):
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""
+
+    def loss_of_scores(self, batches: Batches, raw: np.ndarray) -> float:
+        """Return the mean loss of given raw predictions for the samples of `batches`."""
 
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant, zeros if unknown."""
@@ -291,12 +294,12 @@ def _make_finder(
         unit=plan.loss_unit,
         most=min(plan.first_share(model.is_linear), _share_of_columns(batches, state, model)),
         only_layer=model.only_layer,
-        ridge=partial(_ridge, batches, some, plan, model),
+        noise=_make_noise_finder(batches, some, plan, model),
     )
 
 
-def _ridge(batches: Batches, some: Batches, plan: FitPlan, model: Model) -> Ridge | None:
-    """Return the ridge regression of a linear model of dense data, all rows of which are known here.
+def _make_noise_finder(batches: Batches, some: Batches, plan: FitPlan, model: Model) -> NoiseFinder | None:
+    """Return the finder for a linear model of dense data, all rows of which are known here.
 
     Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
     normal distribution.
@@ -310,7 +313,8 @@ def _ridge(batches: Batches, some: Batches, plan: FitPlan, model: Model) -> Ridg
         return None
     if type(plan.loss) is not SquaredError and (plan.is_regression or plan.loss.unit is not None):
         return None
-    return evidence_ridge(table, some.target, some.sample_weight, standard.shift, standard.factor)
+    given = table, some.target, some.sample_weight, standard.shift, standard.factor
+    return NoiseFinder(partial(noisy_ridge, *given), partial(model.loss_of_scores, some))
 
 
 def _share_of_columns(batches: Batches, state: FitState, model: Model) -> float:

@@ -286,6 +286,11 @@ class Program:
     def _mean_loss(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
         return mean_loss(self.plan.loss, target, raw, weight, self.parts.split.tail)
 
+    def loss_of_scores(self, batches: Batches, raw: np.ndarray) -> float:
+        """Return the mean loss of given raw predictions for the samples of `batches`, which are few."""
+        target = as_array(batches.target)
+        return self._mean_loss(target, raw.astype(target.dtype), batches.sample_weight)
+
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""
         return sample_losses(self.plan.loss, target, raw, self.parts.split.tail)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxsgd._records import record
-from onnxsgd.data.evidence import Ridge
+from onnxsgd.data.evidence import EvidenceRidge
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
@@ -37,7 +37,11 @@ _LARGE = 4.0
 #: The level and the length of training on data all of which is to be learned.
 _ALL = -math.inf, math.inf
 #: The scales of the slopes of scores that are tried, up to the first that is worse.
-_SCALES = tuple(2.0 ** (number / 2) for number in range(-4, 9))
+_SCALES = tuple(2.0 ** (number / 2) for number in range(-4, 11))
+#: The share of a constant's loss below which that of rows left out is small. 91 sets of 60 to 400 rows and 6
+#: to 800 columns: accuracy is 0.805, log loss 0.43, with 0, 0.4 and 0.6; 0.789 and 0.95 where all of the data
+#: is learned. 150 digits have a log loss of 0.17 where all is learned, of 0.58 with 0.
+_SMALL_LOSS = 0.5
 
 
 class Objective(NamedTuple):
@@ -79,6 +83,21 @@ class Start(NamedTuple):
     length: float = math.inf
 
 
+class NoiseFinder(NamedTuple):
+    """Noise that a linear model could fit.
+
+    Attributes
+    ----------
+    ridge : callable
+        Returns the ridge regression of the data, or None where all of it is to be learned.
+    loss_of_scores : callable
+        Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
+    """
+
+    ridge: Callable[[], EvidenceRidge | None]
+    loss_of_scores: Callable[[np.ndarray], float]
+
+
 @record
 class StartFinder:
     """The choice of the first weights.
@@ -109,8 +128,8 @@ class StartFinder:
         The largest share of the first rate to begin with.
     only_layer : FirstLayer or None
         The layer of a model that is one.
-    ridge : callable or None
-        Returns the ridge regression that the data support, or None where all of the data is to be learned.
+    noise : NoiseFinder or None
+        Finds noise that a linear model could fit.
     """
 
     layer: OutputLayer
@@ -125,7 +144,7 @@ class StartFinder:
     unit: float | None = None
     most: float = 1.0
     only_layer: FirstLayer | None = None
-    ridge: Callable[[], Ridge | None] | None = None
+    noise: NoiseFinder | None = None
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
@@ -153,28 +172,46 @@ class StartFinder:
     def _support(self, state: FitState, constant: Objective) -> tuple[float, float]:
         """Return the least objective that the data support, and the size of the coefficients there.
 
-        It is the objective of the ridge regression of :func:`~.evidence.evidence_ridge`. Its coefficients are
-        scaled for the scores of a classifier: the probability of a class has a slope of its variance.
+        It is the objective of the ridge regression of the greatest evidence. The probability of a class has a
+        slope of its variance in the target, times a scale: that of the least loss where each row is predicted
+        from all others. If that is less than half of a constant's, there is more signal than noise, which
+        labels as numbers do not describe.
         """
-        layer, convert = self.only_layer, self.for_standard_data
-        ridge = None if self.ridge is None or layer is None or convert is None else self.ridge()
-        if ridge is None or layer is None or convert is None:
+        layer, convert, noise = self.only_layer, self.for_standard_data, self.noise
+        if layer is None or convert is None or noise is None or (ridge := noise.ridge()) is None:
             return _ALL
-        tensors, is_regression = state.tensors, self.target is not None
-        slopes = np.where(ridge.deviations > 0, ridge.deviations, 1.0) ** (1.0 if is_regression else 2.0)
-        units = ridge.coefficients / slopes
-        weight = tensors[layer.weight, WEIGHT]
-        level, length = constant.total, 0.0
-        for scale in (1.0,) if is_regression else _SCALES:
-            scaled = (scale * (ridge.coefficients if is_regression else units)).astype(weight.dtype)
-            coefficients = scaled.T if layer.is_transposed else scaled
-            candidate = {**tensors, (layer.weight, WEIGHT): np.ascontiguousarray(coefficients)}
-            objective = self._evaluate(state, convert(candidate)).total
-            if not objective < level:
-                break
-            level, length = objective, scale * math.sqrt(float(np.mean(units * units)))
+        if self.target is not None:
+            units = scales = ridge.deviations
+        else:
+            scale = self._scale_of_scores(ridge, noise.loss_of_scores)
+            if scale is None:
+                return _ALL
+            units = np.ones(1)
+            scales = scale / np.where(ridge.deviations > 0, ridge.deviations, 1.0)
+        coefficients = ridge.coefficients() * scales
+        tensors = state.tensors
+        weight = (coefficients.T if layer.is_transposed else coefficients).astype(
+            tensors[layer.weight, WEIGHT].dtype, order="C"
+        )
+        level = self._evaluate(state, convert({**tensors, (layer.weight, WEIGHT): weight})).total
         state.tensors = tensors
-        return level if length else math.inf, length
+        if not level < constant.total:
+            return math.inf, 0.0
+        return level, math.sqrt(float(np.mean((coefficients / np.where(units > 0, units, 1.0)) ** 2)))
+
+    def _scale_of_scores(
+        self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]
+    ) -> float | None:
+        """Return the scale of slopes of scores with the least loss of rows left out; None: that is small."""
+        slopes = ridge.from_others() / np.where(ridge.deviations > 0, ridge.deviations, 1.0)
+        least, best = loss_of_scores(self.constant + np.zeros_like(slopes)), 0.0
+        large = _SMALL_LOSS * least
+        for scale in _SCALES:
+            loss = loss_of_scores(self.constant + scale * slopes)
+            if not loss < least:
+                break
+            least, best = loss, scale
+        return None if least < large else best
 
     def find_in_part(self, state: FitState) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
