@@ -16,7 +16,6 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.sharding.executor import Executor, Handle
 from onnxsgd.sharding.shard_tasks import (
     Summary,
@@ -28,7 +27,7 @@ from onnxsgd.sharding.shard_tasks import (
     weights_of,
 )
 from onnxsgd.training.program import Program
-from onnxsgd.training.start import best_constant
+from onnxsgd.training.start import NoiseFinder, best_constant
 from onnxsgd.training.state import TARGET
 
 __all__ = ["ClientBatches", "ShardedProgram", "Shards", "merged_moments"]
@@ -193,11 +192,6 @@ class ShardedProgram:
         """True if the last layer is also a first one."""
         return self.program.is_linear
 
-    @property
-    def only_layer(self) -> FirstLayer | None:
-        """The layer of a model that is one, where `fit` finds the rate, else None."""
-        return self.program.only_layer
-
     def raw_predictions(self, features: Features, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions of rows that the client has."""
         return self.program.raw_predictions(features, weights)
@@ -207,9 +201,9 @@ class ShardedProgram:
         parts = self.shards.of_each(loss_of, dict(weights))
         return sum(loss for loss, _ in parts) / sum(weight for _, weight in parts)
 
-    def loss_of_scores(self, batches: Batches, raw: np.ndarray) -> float:
-        """Return the mean loss of given raw predictions for rows that the client has."""
-        return self.program.loss_of_scores(batches, raw)
+    def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
+        """Return the noise that the model could fit, where the client has all rows."""
+        return self.program.noise(batches, some)
 
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant, zeros if unknown."""

@@ -8,13 +8,9 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from onnxsgd.data.evidence import noisy_ridge
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.graph.reading.first_layers import FirstLayer
-from onnxsgd.losses import SquaredError
 from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
@@ -46,18 +42,14 @@ class Model(Protocol):
     def is_linear(self) -> bool:
         """True if the last layer is also a first one."""
 
-    @property
-    def only_layer(self) -> FirstLayer | None:
-        """The layer of a model that is one, where `fit` finds the rate, else None."""
-
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions."""
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""
 
-    def loss_of_scores(self, batches: Batches, raw: np.ndarray) -> float:
-        """Return the mean loss of given raw predictions for the samples of `batches`."""
+    def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
+        """Return the noise that the model could fit, if it is a linear one; `some` has rows of `batches`."""
 
     def best_constant(self, batches: Batches) -> np.ndarray:
         """Return the raw predictions of the best constant, zeros if unknown."""
@@ -293,28 +285,8 @@ def _make_finder(
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
         most=min(plan.first_share(model.is_linear), _share_of_columns(batches, state, model)),
-        only_layer=model.only_layer,
-        noise=_make_noise_finder(batches, some, plan, model),
+        noise=model.noise(batches, some),
     )
-
-
-def _make_noise_finder(batches: Batches, some: Batches, plan: FitPlan, model: Model) -> NoiseFinder | None:
-    """Return the finder for a linear model of dense data, all rows of which are known here.
-
-    Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
-    normal distribution.
-    """
-    layer = model.only_layer
-    standard = None if layer is None else batches.standards.get(layer.feature)
-    if layer is None or standard is None or standard.preconditioner is not None:
-        return None
-    table = some.features[layer.feature]
-    if sparse.issparse(table) or some.target.ndim != 2 or len(some.target) < len(batches.target):
-        return None
-    if type(plan.loss) is not SquaredError and (plan.is_regression or plan.loss.unit is not None):
-        return None
-    given = table, some.target, some.sample_weight, standard.shift, standard.factor
-    return NoiseFinder(partial(noisy_ridge, *given), partial(model.loss_of_scores, some))
 
 
 def _share_of_columns(batches: Batches, state: FitState, model: Model) -> float:

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockTable
+from onnxsgd.data.evidence import noisy_ridge
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments, quiet_squares
@@ -45,7 +46,7 @@ from onnxsgd.graph.multiplications import Multiplications, count_multiplications
 from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.learner.learner import Parts
-from onnxsgd.losses import FromCallable
+from onnxsgd.losses import FromCallable, SquaredError
 from onnxsgd.optimizers import BlockAdam
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
@@ -58,7 +59,7 @@ from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
 from onnxsgd.training.repeated_part import RepeatedPart, is_dense, parts_ahead, repeats_parts
 from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
-from onnxsgd.training.start import ENOUGH_ROWS, best_constant
+from onnxsgd.training.start import ENOUGH_ROWS, NoiseFinder, best_constant
 from onnxsgd.training.state import FitState, rate_scales
 from onnxsgd.training.used_columns import UsedColumns, used_columns
 
@@ -286,10 +287,28 @@ class Program:
     def _mean_loss(self, target: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
         return mean_loss(self.plan.loss, target, raw, weight, self.parts.split.tail)
 
-    def loss_of_scores(self, batches: Batches, raw: np.ndarray) -> float:
-        """Return the mean loss of given raw predictions for the samples of `batches`, which are few."""
-        target = as_array(batches.target)
-        return self._mean_loss(target, raw.astype(target.dtype), batches.sample_weight)
+    def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
+        """Return the noise that the model could fit, if it is a linear one of dense data.
+
+        Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
+        normal distribution; `some` has all rows of `batches`; gradients have no preconditioner, which data of
+        little noise have.
+        """
+        layer, loss = self.only_layer, self.plan.loss
+        standard = None if layer is None else batches.standards.get(layer.feature)
+        if layer is None or standard is None or standard.preconditioner is not None:
+            return None
+        if type(loss) is not SquaredError and (self.plan.is_regression or loss.unit is not None):
+            return None
+        table, target = some.features[layer.feature], as_array(some.target)
+        if is_sparse(table) or target.ndim != 2 or len(target) < len(batches.target):
+            return None
+        weight, given = some.sample_weight, (standard.shift, standard.factor)
+
+        def loss_of_scores(raw: np.ndarray) -> float:
+            return self._mean_loss(target, raw.astype(target.dtype), weight)
+
+        return NoiseFinder(layer, partial(noisy_ridge, table, target, weight, *given), loss_of_scores)
 
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""

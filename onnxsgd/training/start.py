@@ -88,12 +88,15 @@ class NoiseFinder(NamedTuple):
 
     Attributes
     ----------
+    layer : FirstLayer
+        The only layer of the model.
     ridge : callable
         Returns the ridge regression of the data, or None where all of it is to be learned.
     loss_of_scores : callable
         Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
     """
 
+    layer: FirstLayer
     ridge: Callable[[], EvidenceRidge | None]
     loss_of_scores: Callable[[np.ndarray], float]
 
@@ -126,8 +129,6 @@ class StartFinder:
         The difference of losses that counts as large; None: losses are positive, and their ratios count.
     most : float
         The largest share of the first rate to begin with.
-    only_layer : FirstLayer or None
-        The layer of a model that is one.
     noise : NoiseFinder or None
         Finds noise that a linear model could fit.
     """
@@ -143,7 +144,6 @@ class StartFinder:
     for_standard_data: Callable[[Tensors], Tensors] | None = None
     unit: float | None = None
     most: float = 1.0
-    only_layer: FirstLayer | None = None
     noise: NoiseFinder | None = None
 
     def find(self, state: FitState) -> Start:
@@ -177,9 +177,10 @@ class StartFinder:
         from all others. If that is less than half of a constant's, there is more signal than noise, which
         labels as numbers do not describe.
         """
-        layer, convert, noise = self.only_layer, self.for_standard_data, self.noise
-        if layer is None or convert is None or noise is None or (ridge := noise.ridge()) is None:
+        convert, noise = self.for_standard_data, self.noise
+        if convert is None or noise is None or (ridge := noise.ridge()) is None:
             return _ALL
+        layer = noise.layer
         if self.target is not None:
             units = scales = ridge.deviations
         else:
