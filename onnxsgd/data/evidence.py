@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from onnxsgd._cached_property import cached_property
@@ -16,6 +18,8 @@ _LEAST_COLUMNS = 0.09
 _MOST = 512
 #: The ratios of the variances of coefficients and of noise that are compared by evidence.
 _RATIOS = np.geomspace(1e-2, 1e9, 89)
+#: The factors of the ratio of the greatest evidence whose predictions of rows left out are compared with it.
+_LARGER = 10.0, 100.0, 1000.0
 #: The share of its trace below which an eigenvalue is rounding.
 _ROUNDING = 1e-10
 #: The ratio of residuals of ridge and of least squares from which on the latter fit noise, and the share of
@@ -45,6 +49,8 @@ class EvidenceRidge:
         Weights of the rows.
     shift, factor : ndarray of shape [n_features]
         The standardisation of the columns.
+    are_labels : bool
+        Whether the targets are classes.
 
     Attributes
     ----------
@@ -65,12 +71,18 @@ class EvidenceRidge:
         sample_weight: np.ndarray,
         shift: np.ndarray,
         factor: np.ndarray,
+        *,
+        are_labels: bool,
     ) -> None:
+        self._are_labels = are_labels
         share = np.ascontiguousarray(sample_weight, np.float64)
         self._share = share = share / np.add.reduce(share)
         self._root = root = np.sqrt(share)[:, None]
         wanted = np.asarray(target[:], np.float64)
-        wanted = (wanted - share.dot(wanted)) * root
+        mean = share.dot(wanted)
+        #: The half of the way between the codes of two classes, as a distance from the mean.
+        self._middle = (wanted.max() + wanted.min()) / 2.0 - mean
+        wanted = (wanted - mean) * root
         self.deviations: np.ndarray = np.sqrt(np.add.reduce(wanted * wanted))
         wanted /= np.where(self.deviations > 0, self.deviations, 1.0)
         columns = (np.asarray(table[:], np.float64) - shift) * factor
@@ -125,13 +137,14 @@ class EvidenceRidge:
         found: np.ndarray = self._columns.T.dot(vectors.dot(shrunk))
         return found
 
-    def from_others(self) -> np.ndarray:
+    def from_others(self, ratio: float | None = None) -> np.ndarray:
         """Return the prediction of each row by the regression on all others, for standardised targets.
 
-        The mean is 0. Rows without weight have the prediction by all.
+        The mean is 0. Rows without weight have the prediction by all. The ratio is that of the greatest
+        evidence, unless another one is given.
         """
         values, vectors = self._factors
-        ratio = self.ratio or 0.0
+        ratio = (self.ratio or 0.0) if ratio is None else ratio
         kept = ratio * values / (1.0 + ratio * values)
         predicted = (vectors * kept).dot(self._parts)
         own = (vectors * vectors).dot(kept) + self._share
@@ -139,9 +152,39 @@ class EvidenceRidge:
         left_out: np.ndarray = (self._wanted - residual) / np.where(self._root > 0, self._root, 1.0)
         return left_out
 
+    @property
+    def is_borne_out(self) -> bool:
+        """True if no larger ratio predicts rows from the others clearly better.
+
+        Evidence takes what depends on directions of small variance for noise.
+        """
+        least = max(self.ratio or 0.0, float(_RATIOS[0]))
+        larger = min(self._error(least * factor) for factor in _LARGER)
+        return self._error(self.ratio or 0.0) <= larger + 1.0 / math.sqrt(self._n_rows)
+
+    def _error(self, ratio: float) -> float:
+        """Return the error of rows predicted from the others: squares, or the share of wrong classes."""
+        predicted = self.from_others(ratio)
+        wanted = self._wanted / np.where(self._root > 0, self._root, 1.0)
+        if not self._are_labels:
+            squares = (predicted - wanted) ** 2
+            return float(self._share.dot(squares).sum()) / int(np.count_nonzero(self.deviations))
+        predicted, wanted = predicted * self.deviations, wanted * self.deviations
+        if wanted.shape[1] == 1:
+            wrong = (predicted[:, 0] > self._middle[0]) != (wanted[:, 0] > self._middle[0])
+        else:
+            wrong = (predicted - self._middle).argmax(axis=1) != (wanted - self._middle).argmax(axis=1)
+        return float(self._share.dot(wrong))
+
 
 def noisy_ridge(
-    table: Table, target: Table, sample_weight: np.ndarray, shift: np.ndarray, factor: np.ndarray
+    table: Table,
+    target: Table,
+    sample_weight: np.ndarray,
+    shift: np.ndarray,
+    factor: np.ndarray,
+    *,
+    are_labels: bool,
 ) -> EvidenceRidge | None:
     """Return the ridge regression of data whose least squares fit noise.
 
@@ -150,12 +193,12 @@ def noisy_ridge(
     Returns
     -------
     EvidenceRidge or None
-        None with fewer columns than 0.09 of the rows, with more than 512 rows and columns, and where the
-        ratio of the greatest evidence is None.
+        None with fewer columns than 0.09 of the rows, with more than 512 rows and columns, where the ratio of
+        the greatest evidence is None, and where rows left out do not bear it out.
     """
     n_rows, n_columns = len(table), len(factor)
     if n_columns < _LEAST_COLUMNS * n_rows or n_rows < 3 or min(n_rows, n_columns) > _MOST:
         return None
     with np.errstate(all="ignore"):
-        path = EvidenceRidge(table, target, sample_weight, shift, factor)
-        return None if path.ratio is None else path
+        ridge = EvidenceRidge(table, target, sample_weight, shift, factor, are_labels=are_labels)
+        return None if ridge.ratio is None or not ridge.is_borne_out else ridge

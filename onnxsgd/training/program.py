@@ -308,7 +308,9 @@ class Program:
         def loss_of_scores(raw: np.ndarray) -> float:
             return self._mean_loss(target, raw.astype(target.dtype), weight)
 
-        return NoiseFinder(layer, partial(noisy_ridge, table, target, weight, *given), loss_of_scores)
+        are_labels = not self.plan.is_regression
+        ridge = partial(noisy_ridge, table, target, weight, *given, are_labels=are_labels)
+        return NoiseFinder(layer, ridge, loss_of_scores)
 
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""

@@ -648,6 +648,9 @@ class DescentRule:
         start, objective = self._start, self._objective_in_the_end()
         if not objective <= start:
             self._first.restore(self._state)
+        if math.isinf(self._descent.level) and self._descent.level > 0:
+            _warn("The data support no coefficients: noise would explain as much of the target.")
+            return
         # nothing is below a loss of zero
         if not (objective < start or objective == start == 0):
             _warn(f"Training did not lower the objective, {start:.6g}: the first weights are kept.")

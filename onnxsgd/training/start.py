@@ -194,11 +194,14 @@ class StartFinder:
         weight = (coefficients.T if layer.is_transposed else coefficients).astype(
             tensors[layer.weight, WEIGHT].dtype, order="C"
         )
-        level = self._evaluate(state, convert({**tensors, (layer.weight, WEIGHT): weight})).total
+        found = self._evaluate(state, convert({**tensors, (layer.weight, WEIGHT): weight}))
         state.tensors = tensors
-        if not level < constant.total:
+        if not found.loss < constant.loss:
             return math.inf, 0.0
-        return level, math.sqrt(float(np.mean((coefficients / np.where(units > 0, units, 1.0)) ** 2)))
+        if not found.total < constant.total:
+            # the penalty leaves less to learn
+            return _ALL
+        return found.total, math.sqrt(float(np.mean((coefficients / np.where(units > 0, units, 1.0)) ** 2)))
 
     def _scale_of_scores(
         self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]
@@ -212,7 +215,8 @@ class StartFinder:
             if not loss < least:
                 break
             least, best = loss, scale
-        return None if least < large else best
+        # a margin may gain nothing from scores that tell classes apart
+        return None if least < large else best or _SCALES[0]
 
     def find_in_part(self, state: FitState) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.

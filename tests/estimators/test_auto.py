@@ -12,14 +12,15 @@ from scipy import sparse
 from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import balanced_accuracy_score, r2_score
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.losses import CrossEntropy
 from onnxsgd.optimizers import SGD, BlockAdam
 from onnxsgd.schedules import Auto
 from onnxsgd.training.state import FitState
@@ -301,6 +302,64 @@ def test_a_rare_class_among_many_columns(loss):
     y = X[:, 0] + 0.5 * rng.normal(size=600) > 1.9
     model = OnnxSGDClassifier(loss=loss, random_state=0).fit(X[:400], y[:400])
     assert model.score(X[400:], y[400:]) >= 1 - y[400:].mean() - 0.01
+
+
+def noisy(n_columns, noise, n_rows=300, seed=0):
+    """Return columns, and a target that depends on a few of them."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_rows, n_columns)) * rng.uniform(0.1, 10.0, n_columns) + 3.0
+    score = (X[:, :5] - 3.0) @ (rng.choice([-1.0, 1.0], 5) / X[:, :5].std(axis=0)) / np.sqrt(5)
+    return X, score + noise * rng.normal(size=n_rows)
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize("n_columns", [80, 150, 400])
+def test_regressions_of_many_columns_are_no_worse_than_ridge_with_the_best_penalty(n_columns, noise):
+    """Of 150 rows; the minimum of the objective explains less than the mean."""
+    X, y = noisy(n_columns, noise)
+    model = OnnxSGDRegressor(random_state=0).fit(X[:150], y[:150])
+    standard = StandardScaler().fit(X[:150])
+    ridge = RidgeCV(np.logspace(-2, 5, 30)).fit(standard.transform(X[:150]), y[:150])
+    of_ridge = ridge.score(standard.transform(X[150:]), y[150:])
+    assert model.score(X[150:], y[150:]) > of_ridge - 0.05
+    assert n_columns > 80 or model.score(X[150:], y[150:]) > 0.05
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "focal", CrossEntropy()], ids=str)
+def test_classes_of_many_columns_are_not_overfitted(loss):
+    """Accuracy and scores of 150 rows with 120 columns, means of three sets."""
+    accuracies, of_others, losses_of_others, losses = [], [], [], []
+    for seed in range(3):
+        X, y = noisy(120, 1.0, 1500, seed)
+        y = y > 0.7
+        model = OnnxSGDClassifier(loss=loss, random_state=0).fit(X[:150], y[:150])
+        standard = StandardScaler().fit(X[:150])
+        other = LogisticRegression().fit(standard.transform(X[:150]), y[:150])
+        accuracies.append(model.score(X[150:], y[150:]))
+        of_others.append(other.score(standard.transform(X[150:]), y[150:]))
+        if hasattr(model, "predict_proba"):
+            losses.append(log_loss(y[150:], model.predict_proba(X[150:])))
+            losses_of_others.append(log_loss(y[150:], other.predict_proba(standard.transform(X[150:]))))
+    assert np.mean(accuracies) > np.mean(of_others)
+    if loss in ("log_loss", "focal") or isinstance(loss, CrossEntropy):
+        assert np.mean(losses) < 0.8 * np.mean(losses_of_others)
+
+
+def test_noise_alone_is_not_learned_and_warns():
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(200, 150)), 5.0 + rng.normal(size=200)
+    with pytest.warns(ConvergenceWarning, match=r"support no coefficients.*name a learning_rate"):
+        model = OnnxSGDRegressor(random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y.mean(), atol=0.3)
+
+
+@pytest.mark.parametrize("given", [{"tol": None, "max_iter": 100}, {"learning_rate": "adaptive", "eta0": 1e-2}])
+def test_named_ends_and_rates_learn_all_of_the_data(given):
+    X, y = noisy(150, 2.0)
+    usual = OnnxSGDRegressor(random_state=0).fit(X[:150], y[:150])
+    scaled = StandardScaler().fit_transform(X[:150])
+    assert usual.score(X[:150], y[:150]) < 0.7
+    assert OnnxSGDRegressor(random_state=0, **given).fit(scaled, y[:150]).score(scaled, y[:150]) > 0.95
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])

@@ -293,6 +293,19 @@ def test_without_a_tolerance_a_flat_loss_goes_on():
     assert len(factors(control(tol=None, n_windows=30), 100 * [0.5])) == 30
 
 
+def test_training_ends_with_the_window_that_reaches_a_level():
+    descent = control(level=0.5, n_updates=4, tol=1e-3)
+    for loss in (0.8, 0.6, 0.51):
+        assert descent.judge(loss) is Verdict.BETTER
+        # a decision after each window
+        assert descent.n_ahead == 1
+        assert not descent.has_ended
+    assert descent.judge(0.5) is Verdict.BETTER
+    assert descent.has_ended
+    assert descent.has_converged
+    assert descent.is_at_level
+
+
 def test_another_criterion_begins_the_decay():
     descent = control()
     descent.judge(0.9)

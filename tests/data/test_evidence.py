@@ -1,0 +1,129 @@
+"""The ridge regression of the greatest evidence, and predictions of rows from the others."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
+from sklearn.linear_model import Ridge
+
+from onnxsgd.data.evidence import EvidenceRidge, noisy_ridge
+
+RNG = np.random.default_rng(0)
+N = 60
+WEIGHT = RNG.uniform(0.5, 2.0, N)
+
+
+def data(n_columns, noise=1.0, n_targets=1):
+    table = 3.0 + RNG.normal(size=(N, n_columns)) * RNG.uniform(0.5, 2.0, n_columns)
+    target = (table - 3.0) @ RNG.normal(size=(n_columns, n_targets))
+    target = target / target.std(axis=0) + noise * RNG.normal(size=(N, n_targets))
+    return table, 5.0 * target + 1.0
+
+
+def arguments(table, target, weight=None):
+    weight = np.ones(len(table)) if weight is None else weight
+    shift = np.average(table, axis=0, weights=weight)
+    scale = np.sqrt(np.average((table - shift) ** 2, axis=0, weights=weight))
+    return table, target, weight, shift, 1.0 / scale
+
+
+def standard(table, target, weight):
+    """Return columns and targets, standardised, with rows times the root of their share."""
+    share = weight / weight.sum()
+    columns = (table - share @ table) / np.sqrt(share @ (table - share @ table) ** 2)
+    wanted = (target - share @ target) / np.sqrt(share @ (target - share @ target) ** 2)
+    return np.sqrt(share)[:, None] * columns, np.sqrt(share)[:, None] * wanted
+
+
+@pytest.mark.parametrize("n_columns", [40, 100], ids=["fewer columns", "more columns"])
+def test_the_ratio_has_the_greatest_evidence(n_columns):
+    """That is the density of the targets, of a normal distribution whose scale is the most likely one."""
+    table, target = data(n_columns)
+    ratio = EvidenceRidge(*arguments(table, target)).ratio
+    columns, wanted = standard(table, target, np.ones(N))
+    # the mean takes one of the rows
+    basis = np.linalg.svd(np.ones((1, N)))[2][1:]
+    columns, wanted = basis @ columns, basis @ wanted[:, 0]
+
+    def negative_log(log_ratio):
+        covariance = np.eye(N - 1) + np.exp(log_ratio) * columns @ columns.T
+        scale = wanted @ np.linalg.solve(covariance, wanted) / (N - 1)
+        return -multivariate_normal(cov=scale * covariance).logpdf(wanted)
+
+    best = minimize_scalar(negative_log, bounds=(-5, 20), method="bounded").x
+    # the grid has eight ratios for each factor of ten
+    assert abs(np.log(ratio) - best) < np.log(10) / 8
+
+
+@pytest.mark.parametrize("n_columns", [40, 100])
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_coefficients_are_those_of_ridge_regression(n_columns, n_targets):
+    table, target = data(n_columns, n_targets=n_targets)
+    found = EvidenceRidge(*arguments(table, target, WEIGHT))
+    columns, wanted = standard(table, target, WEIGHT)
+    expected = Ridge(alpha=1.0 / found.ratio, fit_intercept=False, solver="svd").fit(columns, wanted)
+    np.testing.assert_allclose(found.coefficients(), expected.coef_.reshape(n_targets, -1).T, rtol=1e-6)
+    share = WEIGHT / WEIGHT.sum()
+    np.testing.assert_allclose(found.deviations, np.sqrt(share @ (target - share @ target) ** 2))
+
+
+@pytest.mark.parametrize("n_columns", [40, 100])
+@pytest.mark.parametrize("row", [0, 17])
+def test_rows_are_predicted_from_all_others(n_columns, row):
+    """The same penalty of the sum of squares, without the row: its centre and its scales stay."""
+    table, target = data(n_columns)
+    found = EvidenceRidge(*arguments(table, target, WEIGHT))
+    share = WEIGHT / WEIGHT.sum()
+    centre = share @ table
+    columns = (table - centre) / np.sqrt(share @ (table - centre) ** 2)
+    wanted = (target[:, 0] - share @ target[:, 0]) / found.deviations[0]
+    others = np.arange(N) != row
+    # an intercept without a penalty, and rows by their share
+    model = Ridge(alpha=1.0 / found.ratio, solver="svd").fit(columns[others], wanted[others], share[others])
+    assert found.from_others()[row, 0] == pytest.approx(model.predict(columns[row][None])[0], rel=1e-6)
+
+
+def test_rows_without_weight_are_predicted_and_count_nothing():
+    table, target = data(40)
+    weight = (np.arange(N) < 50).astype(float)
+    found = EvidenceRidge(*arguments(table, target, weight))
+    alone = EvidenceRidge(*arguments(table[:50], target[:50]))
+    assert found.ratio == alone.ratio
+    np.testing.assert_allclose(found.coefficients(), alone.coefficients(), rtol=1e-9)
+    np.testing.assert_allclose(found.from_others()[:50], alone.from_others(), rtol=1e-9)
+    assert np.isfinite(found.from_others()).all()
+
+
+def test_noise_alone_has_no_coefficients():
+    table = RNG.normal(size=(200, 100))
+    found = noisy_ridge(*arguments(table, RNG.normal(size=(200, 1))))
+    assert np.linalg.norm(found.coefficients()) < 0.2
+    small = noisy_ridge(*arguments(table, np.sign(table[:, :1]) * table[:, 1:2] * table[:, 2:3]))
+    assert np.linalg.norm(small.coefficients()) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("table", "target"),
+    [
+        data(5),
+        data(40, noise=0.01),
+        data(100, noise=0.0),
+        (RNG.normal(size=(600, 600)), RNG.normal(size=(600, 1))),
+        (RNG.normal(size=(2, 5)), RNG.normal(size=(2, 1))),
+        (RNG.normal(size=(N, 40)), np.ones((N, 1))),
+    ],
+    ids=["few columns", "little noise", "no noise", "too many", "two rows", "constant"],
+)
+def test_others_have_none(table, target):
+    assert noisy_ridge(*arguments(table, target)) is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [1e300, 1e-300, np.nan, np.inf])
+def test_numbers_out_of_range_are_no_reason_to_fail(number):
+    table, target = data(40)
+    given = arguments(table, target)
+    changed = table.copy()
+    changed[3, 2] = number
+    for found in (noisy_ridge(changed, *given[1:]), noisy_ridge(table, number * target, *given[2:])):
+        assert found is None or np.isfinite(found.coefficients()).all()
