@@ -19,7 +19,7 @@ _MOST = 512
 #: The ratios of the variances of coefficients and of noise that are compared by evidence.
 _RATIOS = np.geomspace(1e-2, 1e9, 89)
 #: The factors of the ratio of the greatest evidence whose predictions of rows left out are compared with it.
-_LARGER = 10.0, 100.0, 1000.0
+_LARGER = 10.0 ** np.arange(1, 9)
 #: The share of its trace below which an eigenvalue is rounding.
 _ROUNDING = 1e-10
 #: The ratio of residuals of ridge and of least squares from which on the latter fit noise, and the share of

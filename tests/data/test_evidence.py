@@ -27,6 +27,14 @@ def arguments(table, target, weight=None):
     return table, target, weight, shift, 1.0 / scale
 
 
+def ridge(table, target, weight=None):
+    return EvidenceRidge(*arguments(table, target, weight), are_labels=False)
+
+
+def noisy(*given, are_labels=False):
+    return noisy_ridge(*given, are_labels=are_labels)
+
+
 def standard(table, target, weight):
     """Return columns and targets, standardised, with rows times the root of their share."""
     share = weight / weight.sum()
@@ -39,7 +47,7 @@ def standard(table, target, weight):
 def test_the_ratio_has_the_greatest_evidence(n_columns):
     """That is the density of the targets, of a normal distribution whose scale is the most likely one."""
     table, target = data(n_columns)
-    ratio = EvidenceRidge(*arguments(table, target)).ratio
+    ratio = ridge(table, target).ratio
     columns, wanted = standard(table, target, np.ones(N))
     # the mean takes one of the rows
     basis = np.linalg.svd(np.ones((1, N)))[2][1:]
@@ -59,7 +67,7 @@ def test_the_ratio_has_the_greatest_evidence(n_columns):
 @pytest.mark.parametrize("n_targets", [1, 3])
 def test_coefficients_are_those_of_ridge_regression(n_columns, n_targets):
     table, target = data(n_columns, n_targets=n_targets)
-    found = EvidenceRidge(*arguments(table, target, WEIGHT))
+    found = ridge(table, target, WEIGHT)
     columns, wanted = standard(table, target, WEIGHT)
     expected = Ridge(alpha=1.0 / found.ratio, fit_intercept=False, solver="svd").fit(columns, wanted)
     np.testing.assert_allclose(found.coefficients(), expected.coef_.reshape(n_targets, -1).T, rtol=1e-6)
@@ -72,7 +80,7 @@ def test_coefficients_are_those_of_ridge_regression(n_columns, n_targets):
 def test_rows_are_predicted_from_all_others(n_columns, row):
     """The same penalty of the sum of squares, without the row: its centre and its scales stay."""
     table, target = data(n_columns)
-    found = EvidenceRidge(*arguments(table, target, WEIGHT))
+    found = ridge(table, target, WEIGHT)
     share = WEIGHT / WEIGHT.sum()
     centre = share @ table
     columns = (table - centre) / np.sqrt(share @ (table - centre) ** 2)
@@ -86,8 +94,8 @@ def test_rows_are_predicted_from_all_others(n_columns, row):
 def test_rows_without_weight_are_predicted_and_count_nothing():
     table, target = data(40)
     weight = (np.arange(N) < 50).astype(float)
-    found = EvidenceRidge(*arguments(table, target, weight))
-    alone = EvidenceRidge(*arguments(table[:50], target[:50]))
+    found = ridge(table, target, weight)
+    alone = ridge(table[:50], target[:50])
     assert found.ratio == alone.ratio
     np.testing.assert_allclose(found.coefficients(), alone.coefficients(), rtol=1e-9)
     np.testing.assert_allclose(found.from_others()[:50], alone.from_others(), rtol=1e-9)
@@ -96,9 +104,9 @@ def test_rows_without_weight_are_predicted_and_count_nothing():
 
 def test_noise_alone_has_no_coefficients():
     table = RNG.normal(size=(200, 100))
-    found = noisy_ridge(*arguments(table, RNG.normal(size=(200, 1))))
+    found = noisy(*arguments(table, RNG.normal(size=(200, 1))))
     assert np.linalg.norm(found.coefficients()) < 0.2
-    small = noisy_ridge(*arguments(table, np.sign(table[:, :1]) * table[:, 1:2] * table[:, 2:3]))
+    small = noisy(*arguments(table, np.sign(table[:, :1]) * table[:, 1:2] * table[:, 2:3]))
     assert np.linalg.norm(small.coefficients()) < 0.2
 
 
@@ -115,7 +123,38 @@ def test_noise_alone_has_no_coefficients():
     ids=["few columns", "little noise", "no noise", "too many", "two rows", "constant"],
 )
 def test_others_have_none(table, target):
-    assert noisy_ridge(*arguments(table, target)) is None
+    assert noisy(*arguments(table, target)) is None
+
+
+def test_directions_of_small_variance_are_no_noise():
+    """Evidence takes the target for noise, and rows left out tell that it is none."""
+    rng = np.random.default_rng(1)
+    factors = rng.normal(size=(80, 30)) * np.geomspace(1.0, 1e-3, 30)
+    table = factors @ np.linalg.qr(rng.normal(size=(30, 30)))[0]
+    target = factors[:, -3:] / factors[:, -3:].std(axis=0) @ np.ones((3, 1)) + 0.3 * rng.normal(size=(80, 1))
+    found = ridge(table, target)
+    assert found.ratio is not None
+    assert np.linalg.norm(found.from_others() - target / target.std()) > 0.9 * np.sqrt(80)
+    assert not found.is_borne_out
+    assert noisy(*arguments(table, target)) is None
+    labels = (target > 0).astype(float)
+    assert noisy(*arguments(table, labels), are_labels=True) is None
+    assert noisy(*arguments(table, np.hstack([labels, 1 - labels])), are_labels=True) is None
+
+
+@pytest.mark.parametrize("code", [0.0, -1.0])
+def test_errors_of_labels_are_those_of_rows_left_out(code):
+    table, target = data(40)
+    first = (target[:, 0] > 1.0).astype(int)
+    several = np.digitize(target[:, 0], [-3.0, 5.0])
+    one = EvidenceRidge(*arguments(table, np.where(first, 1.0, code)[:, None]), are_labels=True)
+    mean = np.where(first, 1.0, code).mean()
+    predicted = one.from_others(5.0)[:, 0] * one.deviations[0] + mean > (1.0 + code) / 2
+    assert one._error(5.0) == pytest.approx((predicted != first).mean())
+    codes = np.where(np.eye(3)[several] > 0, 1.0, code)
+    three = EvidenceRidge(*arguments(table, codes), are_labels=True)
+    predicted = (three.from_others(5.0) * three.deviations + codes.mean(axis=0)).argmax(axis=1)
+    assert three._error(5.0) == pytest.approx((predicted != several).mean())
 
 
 @pytest.mark.filterwarnings("error")
@@ -125,5 +164,5 @@ def test_numbers_out_of_range_are_no_reason_to_fail(number):
     given = arguments(table, target)
     changed = table.copy()
     changed[3, 2] = number
-    for found in (noisy_ridge(changed, *given[1:]), noisy_ridge(table, number * target, *given[2:])):
+    for found in (noisy(changed, *given[1:]), noisy(table, number * target, *given[2:])):
         assert found is None or np.isfinite(found.coefficients()).all()
