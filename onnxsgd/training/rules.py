@@ -475,7 +475,8 @@ class DescentRule:
         # scores, and an exact number of epochs, have ends of their own
         has_level = start.level > -math.inf and self._score is None and self._stopping.tol is not None
         if has_level:
-            n_updates = max(_UPDATES_TO_LEVEL, _WINDOWS_TO_LEVEL * self._length * self._n_batches)
+            n_epochs = max(-(-_UPDATES_TO_LEVEL // self._n_batches), _WINDOWS_TO_LEVEL * self._length)
+            n_updates = min(n_epochs, self._stopping.max_iter) * self._n_batches
             most = min(most, max(LEAST_SHARE**2, start.length / (n_updates * self._eta)))
             decided("start", "noise explains more of the data: training ends at objective %.6g", start.level)
         self._start = start.objective
