@@ -38,6 +38,10 @@ _LARGE = 4.0
 _ALL = -math.inf, math.inf
 #: The scales of the slopes of scores that are tried, up to the first that is worse.
 _SCALES = tuple(2.0 ** (number / 2) for number in range(-4, 11))
+#: The least scale that is taken: with small ones the score of the most frequent class is largest everywhere.
+#: 60 sets of 20 and 40 rows in three classes have a mean accuracy of 0.49 with scales of 1/4 or more, 0.54
+#: with 1, 0.55 with 2, and 0.56 where all is learned.
+_LEAST_SCALE = 2.0
 #: The share of a constant's loss below which that of rows left out is small. 91 sets of 60 to 400 rows and 6
 #: to 800 columns: accuracy is 0.805, log loss 0.43, with 0, 0.4 and 0.6; 0.789 and 0.95 where all of the data
 #: is learned. 150 digits have a log loss of 0.17 where all is learned, of 0.58 with 0.
@@ -215,8 +219,7 @@ class StartFinder:
             if not loss < least:
                 break
             least, best = loss, scale
-        # a margin may gain nothing from scores that tell classes apart
-        return None if least < large else best or _SCALES[0]
+        return None if least < large else max(best, _LEAST_SCALE)
 
     def find_in_part(self, state: FitState) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
