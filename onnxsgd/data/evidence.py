@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import Table
 
 __all__ = ["EvidenceRidge", "noisy_ridge"]
@@ -204,6 +205,6 @@ def noisy_ridge(
     n_rows, n_columns = len(table), len(factor)
     if n_columns < _LEAST_COLUMNS * n_rows or n_rows < 3 or min(n_rows, n_columns) > _MOST:
         return None
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_thread():
         ridge = EvidenceRidge(table, target, sample_weight, shift, factor, are_labels=are_labels)
         return None if ridge.ratio is None or not ridge.is_borne_out else ridge

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 
+from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import Table
 
 __all__ = ["preconditioner"]
@@ -25,6 +28,8 @@ _CLEAR = 2.0
 #: The least share of the largest variance that a direction has. Below, other directions lose the digits of
 #: float32 in P, which would no longer be positive.
 _LEAST = 5e-6
+#: The most columns whose products start no threads.
+_OF_ONE_THREAD = 16
 #: Added to what may be zero before a division.
 _TINY = 1e-300
 #: The largest mean square of a standardised column, except with extreme entries, which its scale leaves out.
@@ -74,7 +79,7 @@ def preconditioner(
     """
     if not 1 < len(scale) <= min(_MOST_COLUMNS, len(table) - 1):
         return None
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_thread() if len(scale) > _OF_ONE_THREAD else nullcontext():
         return _preconditioner(table, target, sample_weight, centre, scale, penalty)
 
 

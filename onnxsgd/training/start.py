@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.evidence import EvidenceRidge
+from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
@@ -184,21 +185,20 @@ class StartFinder:
         convert, noise = self.for_standard_data, self.noise
         if convert is None or noise is None or (ridge := noise.ridge()) is None:
             return _ALL
-        layer = noise.layer
-        if self.target is not None:
-            units = scales = ridge.deviations
-        else:
-            scale = self._scale_of_scores(ridge, noise.loss_of_scores)
-            if scale is None:
-                return _ALL
-            units = np.ones(1)
-            scales = scale / np.where(ridge.deviations > 0, ridge.deviations, 1.0)
-        coefficients = ridge.coefficients() * scales
-        tensors = state.tensors
-        weight = (coefficients.T if layer.is_transposed else coefficients).astype(
-            tensors[layer.weight, WEIGHT].dtype, order="C"
-        )
-        found = self._evaluate(state, convert({**tensors, (layer.weight, WEIGHT): weight}))
+        with one_thread():
+            if self.target is not None:
+                units = scales = ridge.deviations
+            else:
+                scale = self._scale_of_scores(ridge, noise.loss_of_scores)
+                if scale is None:
+                    return _ALL
+                units = np.ones(1)
+                scales = scale / np.where(ridge.deviations > 0, ridge.deviations, 1.0)
+            coefficients = ridge.coefficients() * scales
+        tensors, key = state.tensors, (noise.layer.weight, WEIGHT)
+        weight = coefficients.T if noise.layer.is_transposed else coefficients
+        candidate = tensors | {key: weight.astype(tensors[key].dtype, order="C")}
+        found = self._evaluate(state, convert(candidate))
         state.tensors = tensors
         if not found.loss < constant.loss:
             return math.inf, 0.0

@@ -1,0 +1,38 @@
+"""BLAS takes one thread within a context, and as many as before after it."""
+
+import numpy as np
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from onnxsgd.data import evidence, preconditioner
+from onnxsgd.data.one_thread import one_thread
+
+
+def threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_one_thread():
+    with threadpool_limits(2, user_api="blas"):
+        with one_thread():
+            assert threads() == {1}
+        assert threads() == {2}
+
+
+def test_matrices_of_a_fit_are_factored_in_one_thread(monkeypatch):
+    found, eigh = [], np.linalg.eigh
+
+    def counted(matrix):
+        found.append(threads())
+        return eigh(matrix)
+
+    monkeypatch.setattr(np.linalg, "eigh", counted)
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(300, 40))
+    table, target = factors @ rng.normal(size=(40, 40)), factors @ rng.normal(size=(40, 1))
+    given = table, target, np.ones(300), table.mean(axis=0)
+    with threadpool_limits(2, user_api="blas"):
+        assert preconditioner.preconditioner(*given, table.std(axis=0), 0.0) is not None
+        noise = rng.normal(size=(300, 1))
+        given = table, noise, np.ones(300), table.mean(axis=0), 1.0 / table.std(axis=0)
+        assert evidence.noisy_ridge(*given, are_labels=False) is not None
+    assert found == [{1}, {1}]
