@@ -15,6 +15,8 @@ __all__ = ["EvidenceRidge", "noisy_ridge"]
 #: The least number of columns, as a share of the rows, that can fit noise enough: of a target of noise alone,
 #: least squares with 0.09 explain 9 percent.
 _LEAST_COLUMNS = 0.09
+#: The fewest rows that tell signal from noise.
+_LEAST_ROWS = 16
 #: The most rows or columns, whichever are fewer: a matrix of so many has its eigenvalues in some 40 ms.
 _MOST = 512
 #: The ratios of the variances of coefficients and of noise that are compared by evidence.
@@ -199,11 +201,11 @@ def noisy_ridge(
     Returns
     -------
     EvidenceRidge or None
-        None with fewer columns than 0.09 of the rows, with more than 512 rows and columns, where the ratio of
-        the greatest evidence is None, and where rows left out do not bear it out.
+        None with fewer than 16 rows, or columns than 0.09 of the rows, with more than 512 rows and columns,
+        where the ratio of the greatest evidence is None, and where rows left out do not bear it out.
     """
     n_rows, n_columns = len(table), len(factor)
-    if n_columns < _LEAST_COLUMNS * n_rows or n_rows < 3 or min(n_rows, n_columns) > _MOST:
+    if n_rows < _LEAST_ROWS or n_columns < _LEAST_COLUMNS * n_rows or min(n_rows, n_columns) > _MOST:
         return None
     with np.errstate(all="ignore"), one_thread():
         ridge = EvidenceRidge(table, target, sample_weight, shift, factor, are_labels=are_labels)

@@ -205,7 +205,8 @@ class StartFinder:
         if not found.total < constant.total:
             # the penalty leaves less to learn
             return _ALL
-        return found.total, math.sqrt(float(np.mean((coefficients / np.where(units > 0, units, 1.0)) ** 2)))
+        moved = coefficients[coefficients.any(axis=1)] / np.where(units > 0, units, 1.0)
+        return found.total, math.sqrt(float(np.mean(moved * moved)))
 
     def _scale_of_scores(
         self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]
