@@ -179,8 +179,8 @@ class StartFinder:
 
         It is the objective of the ridge regression of the greatest evidence. The probability of a class has a
         slope of its variance in the target, times a scale: that of the least loss where each row is predicted
-        from all others. If that is less than half of a constant's, there is more signal than noise, which
-        labels as numbers do not describe.
+        from all others, or 2. If that loss is less than half of a constant's, there is more signal than noise,
+        which labels as numbers do not describe.
         """
         convert, noise = self.for_standard_data, self.noise
         if convert is None or noise is None or (ridge := noise.ridge()) is None:
