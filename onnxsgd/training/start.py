@@ -47,6 +47,11 @@ _LEAST_SCALE = 2.0
 #: to 800 columns: accuracy is 0.805, log loss 0.43, with 0, 0.4 and 0.6; 0.789 and 0.95 where all of the data
 #: is learned. 150 digits have a log loss of 0.17 where all is learned, of 0.58 with 0.
 _SMALL_LOSS = 0.5
+#: The most of the gain of the loss that the penalty may be at the supported coefficients. 24 kinds of sets of
+#: 100 and 200 rows and 40 to 200 columns, l1, l2 and both, of strength 0.001 to 1: where few of 200 columns
+#: count, l1 and 0.03, R2 is 0.32 without a bound, 0.72 with 0.02 to 0.2; of noise alone, l2 and 0.3, it is
+#: -0.14, 0.01 and 0.01 with 0.05, 0.1 and 0.2.
+_MOST_OF_GAIN = 0.1
 
 
 class Objective(NamedTuple):
@@ -200,10 +205,12 @@ class StartFinder:
         candidate = tensors | {key: weight.astype(tensors[key].dtype, order="C")}
         found = self._evaluate(state, convert(candidate))
         state.tensors = tensors
+        if not math.isfinite(found.loss):
+            return _ALL
         if not found.loss < constant.loss:
             return math.inf, 0.0
-        if not found.total < constant.total:
-            # the penalty leaves less to learn
+        if found.penalty - constant.penalty > _MOST_OF_GAIN * (constant.loss - found.loss):
+            # training lowers the sum of both, and a large penalty prevents overfitting by itself
             return _ALL
         moved = coefficients[coefficients.any(axis=1)] / np.where(units > 0, units, 1.0)
         return found.total, math.sqrt(float(np.mean(moved * moved)))

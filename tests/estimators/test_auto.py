@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, RidgeCV
 from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -369,6 +369,19 @@ def test_noise_alone_is_not_learned_and_warns():
     assert "support no coefficients" in str(warning.message)
     assert "name a learning_rate" in str(warning.message)
     np.testing.assert_allclose(model.predict(X), y.mean(), atol=0.1)
+
+
+@pytest.mark.parametrize(("penalty", "alpha"), [("l1", 0.03), ("l1", 0.1), ("elasticnet", 0.3)])
+def test_a_large_penalty_selects_columns(penalty, alpha):
+    """5 of 200, as coordinate descent does; the ridge regression of the greatest evidence explains 0.3."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1100, 200))
+    y = X[:, :5] @ rng.normal(size=5)
+    y += 0.5 * y.std() * rng.normal(size=1100)
+    y /= y.std()
+    model = OnnxSGDRegressor(penalty=penalty, alpha=alpha, random_state=0).fit(X[:100], y[:100])
+    lasso = ElasticNet(alpha, l1_ratio=1.0 if penalty == "l1" else 0.15).fit(X[:100], y[:100])
+    assert model.score(X[100:], y[100:]) > lasso.score(X[100:], y[100:]) - 0.05
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
 from onnxsgd.engine.step.update import WEIGHT
+from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.output_layer import NO_LAYER, OutputLayer, OutputWeight
 from onnxsgd.losses import (
     CrossEntropy,
@@ -23,7 +25,7 @@ from onnxsgd.losses import (
     SquaredError,
     SquaredHinge,
 )
-from onnxsgd.training.start import LEAST_SHARE, Objective, StartFinder, best_constant
+from onnxsgd.training.start import LEAST_SHARE, NoiseFinder, Objective, StartFinder, best_constant
 from onnxsgd.training.state import FitState
 
 RNG = np.random.RandomState(0)
@@ -361,3 +363,46 @@ def test_losses_without_a_least_value_are_compared_by_differences(shift):
     zeros = Line([0.0, 0.0, 0.0], 0.0)
     start = replace(zeros.finder, unit=0.5, objective=lambda: Objective(-3.0, 0.0)).find(zeros.state)
     assert (start.objective, start.unit, start.share) == (-3.0, 0.5, 1.0)
+
+
+class NoisyLine(Line):
+    """z = x w + b in standard units, of data whose ridge regression has these coefficients."""
+
+    def __init__(self, coefficients, penalty):
+        super().__init__([0, 0, 0], 0.0)
+        self.penalty = penalty
+        found = SimpleNamespace(
+            deviations=Y.std(axis=0), coefficients=lambda: np.reshape(coefficients, (3, 1)) / Y.std()
+        )
+        noise = NoiseFinder(FirstLayer("x", "w", "b", is_transposed=False), lambda: found, None)
+        self.finder = replace(self.finder, for_standard_data=dict, noise=noise)
+
+    def objective(self):
+        given = super().objective()
+        return given._replace(penalty=self.penalty * float(np.abs(self.w).sum()))
+
+
+def test_training_ends_at_the_objective_of_the_ridge_regression():
+    line = NoisyLine([0.5, -1, 0.25], 1e-4)
+    start = line.find()
+    np.testing.assert_array_equal(line.w, 0)
+    line.state.tensors = {**line.state.tensors, ("w", WEIGHT): np.array([[0.5], [-1], [0.25]])}
+    assert start.level == pytest.approx(line.objective().total)
+    assert start.level < VARIANCE / 2
+    assert start.length == pytest.approx(np.sqrt((0.25 + 1 + 0.0625) / 3) / Y.std())
+
+
+@pytest.mark.parametrize("penalty", [0.3, 10.0])
+def test_a_penalty_that_decides_has_its_own_end(penalty):
+    """The minimum of loss and penalty is below their sum for coefficients that know no penalty."""
+    assert NoisyLine([0.5, -1, 0.25], penalty).find()[4:] == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1e-4, 10.0])
+def test_coefficients_worse_than_none_are_not_supported(penalty):
+    assert NoisyLine([-0.5, 1, -0.25], penalty).find().level == math.inf
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_an_infinite_loss_tells_nothing():
+    assert NoisyLine([1e200, 0, 0], 1e-4).find()[4:] == (-math.inf, math.inf)
