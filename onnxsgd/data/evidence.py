@@ -87,7 +87,9 @@ class EvidenceRidge:
         self._share = share = share / np.add.reduce(share)
         self._root = root = np.sqrt(share)[:, None]
         wanted = np.asarray(target[:], np.float64)
-        mean = share.dot(wanted)
+        # of a constant, rounding of the mean would be left
+        varies = wanted.max(axis=0) > wanted.min(axis=0)
+        mean = np.where(varies, share.dot(wanted), wanted[0])
         #: The half of the way between the codes of two classes, as a distance from the mean.
         self._middle = (wanted.max() + wanted.min()) / 2.0 - mean
         wanted = (wanted - mean) * root

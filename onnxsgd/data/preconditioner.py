@@ -98,6 +98,8 @@ def _preconditioner(
     share = sample_weight[::every].astype(np.float64)
     share /= np.add.reduce(share)
     wanted = np.asarray(target[some if every > 1 else slice(None)], np.float64)
+    # rounding of the mean of a constant is no target
+    varies = wanted.max(axis=0) > wanted.min(axis=0)
     wanted = wanted - share.dot(wanted)
     root = np.sqrt(share)[:, None]
     wanted *= root
@@ -111,7 +113,7 @@ def _preconditioner(
         matrix += columns.T.dot(columns)
         products += columns.T.dot(wanted[part])
     squares = matrix.diagonal() / scale / scale
-    told = spread > 0
+    told = varies & (spread > 0)
     # also False for what is no number
     if not (told.any() and (squares < _MOST_SQUARE).all()):
         return None

@@ -166,3 +166,15 @@ def test_numbers_out_of_range_are_no_reason_to_fail(number):
     changed[3, 2] = number
     for found in (noisy(changed, *given[1:]), noisy(table, number * target, *given[2:])):
         assert found is None or np.isfinite(found.coefficients()).all()
+
+
+@pytest.mark.parametrize("number", [0.0, 0.1, 1e6 + 0.1])
+def test_a_constant_target_tells_nothing(number):
+    """The mean of 0.1 is none of its values, by rounding."""
+    table, target = data(40)
+    both = ridge(table, np.c_[target, np.full(N, number)], WEIGHT)
+    alone = ridge(table, target, WEIGHT)
+    assert both.ratio == alone.ratio > 0
+    assert both.deviations[1] == 0
+    np.testing.assert_array_equal(both.coefficients()[:, 1], 0)
+    np.testing.assert_allclose(both.coefficients()[:, :1], alone.coefficients(), rtol=1e-9)

@@ -128,3 +128,13 @@ def test_some_rows_of_many_are_enough():
     rng = np.random.default_rng(1)
     table = SUMS[rows] + 1e-3 * rng.normal(size=(len(rows), D))
     np.testing.assert_allclose(found(table, WANTED[rows]), found(SUMS, WANTED), rtol=0.5, atol=2.0)
+
+
+@pytest.mark.parametrize("number", [0.0, 0.1, 1e6 + 0.1])
+def test_a_constant_target_tells_nothing(number):
+    """The mean of 0.1 is none of its values, by rounding."""
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, N)
+    target = WANTED + 10.0 * np.random.default_rng(2).normal(size=N)
+    both = found(SUMS, np.c_[target, np.full(N, number)], weight)
+    np.testing.assert_allclose(both, found(SUMS, target, weight), rtol=1e-9)
+    assert found(SUMS, np.full(N, number), weight) is None

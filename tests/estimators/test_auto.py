@@ -384,6 +384,14 @@ def test_a_large_penalty_selects_columns(penalty, alpha):
     assert model.score(X[100:], y[100:]) > lasso.score(X[100:], y[100:]) - 0.05
 
 
+def test_a_constant_target_beside_another_one_changes_nothing():
+    X, y = noisy(80, 1.0)
+    alone = OnnxSGDRegressor(random_state=0).fit(X[:150], y[:150])
+    both = OnnxSGDRegressor(random_state=0).fit(X[:150], np.c_[y[:150], np.full(150, 0.1)])
+    r2 = r2_score(y[150:], both.predict(X[150:])[:, 0])
+    assert r2 == pytest.approx(alone.score(X[150:], y[150:]), abs=0.02)
+
+
 @pytest.mark.parametrize(
     "given", [{"tol": None, "max_iter": 100}, {"learning_rate": "adaptive", "eta0": 1e-2}], ids=str
 )
