@@ -296,11 +296,14 @@ class Program:
 
         Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
         normal distribution; `some` has all rows of `batches`; gradients have no preconditioner, which data of
-        little noise have; sparse data are small, or have few columns.
+        little noise have; sparse data are small, or have few columns; the intercept is trained.
         """
         layer, loss = self.only_layer, self.plan.loss
         standard = None if layer is None else batches.standards.get(layer.feature)
         if layer is None or standard is None or standard.preconditioner is not None:
+            return None
+        if layer.intercept is None:
+            # the ridge regression has one
             return None
         if type(loss) is not SquaredError and (self.plan.is_regression or loss.unit is not None):
             return None

@@ -392,6 +392,16 @@ def test_a_constant_target_beside_another_one_changes_nothing():
     assert r2 == pytest.approx(alone.score(X[150:], y[150:]), abs=0.02)
 
 
+@pytest.mark.filterwarnings("error")
+def test_coefficients_without_an_intercept_learn_the_mean():
+    """The ridge regression that ends training has an intercept."""
+    rng = np.random.default_rng(0)
+    X = 3.0 + rng.normal(size=(600, 60))
+    y = 30.0 + X @ np.ones(60)
+    model = OnnxSGDRegressor(trainable=["coef"], random_state=0).fit(X[:100], y[:100])
+    assert np.abs(model.predict(X[100:]) - y[100:]).max() < 0.05 * y.mean()
+
+
 @pytest.mark.parametrize(
     "given", [{"tol": None, "max_iter": 100}, {"learning_rate": "adaptive", "eta0": 1e-2}], ids=str
 )
