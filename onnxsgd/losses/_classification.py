@@ -259,6 +259,10 @@ class MulticlassHinge(Loss):
         wins = indicator(op, op.Equal(raised, op.ReduceMax(raised, axes=[1], keepdims=1)), raw_prediction)
         return op.Sub(op.Div(wins, op.ReduceSum(wins, axes=[1], keepdims=1)), y_true)
 
+    def scores_of_shares(self, mean: np.ndarray, least: float) -> np.ndarray:
+        """Return the shares, less their mean; the largest class of the best constant has no gradient."""
+        return np.asarray(mean - mean.mean())
+
     @staticmethod
     def _raised(op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         return op.Add(raw_prediction, op.Sub(1.0, y_true))

@@ -96,6 +96,8 @@ _KEPT_CONVERTED = 16_000_000
 #: The rows or columns of sparse data, whichever are fewer, whose noise is found: some 3 ms. The most numbers
 #: of them that are made dense for it, 32 MB.
 _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
+#: The means of two labels of unequal shares.
+_UNEVEN = np.array([0.75, 0.25])
 #: The number of elements of an array.
 _size = attrgetter("size")
 
@@ -296,7 +298,8 @@ class Program:
 
         Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
         normal distribution; `some` has all rows of `batches`; gradients have no preconditioner, which data of
-        little noise have; sparse data are small, or have few columns; the intercept is trained.
+        little noise have; sparse data are small, or have few columns; the intercept is trained, and
+        the loss has scores of the shares of classes.
         """
         layer, loss = self.only_layer, self.plan.loss
         standard = None if layer is None else batches.standards.get(layer.feature)
@@ -304,6 +307,9 @@ class Program:
             return None
         if layer.intercept is None:
             # the ridge regression has one
+            return None
+        if not (self.plan.is_regression or loss.scores_of_shares(_UNEVEN, 0.1).any()):
+            # the scores that know the shares of classes alone are not those of the loss
             return None
         if type(loss) is not SquaredError and (self.plan.is_regression or loss.unit is not None):
             return None

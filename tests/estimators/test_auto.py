@@ -402,6 +402,18 @@ def test_coefficients_without_an_intercept_learn_the_mean():
     assert np.abs(model.predict(X[100:]) - y[100:]).max() < 0.05 * y.mean()
 
 
+def test_a_rare_class_of_a_hinge_of_all_classes():
+    """Few coefficients are supported: the larger class is predicted."""
+    for seed in range(3):
+        X, y = noisy(100, 1.0, 1500, seed)
+        y = y > np.quantile(y, 0.9)
+        model = OnnxSGDClassifier(loss="multiclass_hinge", random_state=0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The data support no coefficients")
+            model.fit(X[:150], y[:150])
+        assert model.score(X[150:], y[150:]) > 0.85
+
+
 @pytest.mark.parametrize(
     "given", [{"tol": None, "max_iter": 100}, {"learning_rate": "adaptive", "eta0": 1e-2}], ids=str
 )
