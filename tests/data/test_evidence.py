@@ -1,11 +1,14 @@
 """The ridge regression of the greatest evidence, and predictions of rows from the others."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
 
+from onnxsgd.data import evidence
 from onnxsgd.data.evidence import EvidenceRidge, noisy_ridge
 
 RNG = np.random.default_rng(0)
@@ -178,3 +181,25 @@ def test_a_constant_target_tells_nothing(number):
     assert both.deviations[1] == 0
     np.testing.assert_array_equal(both.coefficients()[:, 1], 0)
     np.testing.assert_allclose(both.coefficients()[:, :1], alone.coefficients(), rtol=1e-9)
+
+
+def test_many_columns_are_converted_in_parts(monkeypatch):
+    table, target = data(100)
+    expected = ridge(table, target, WEIGHT)
+    monkeypatch.setattr(evidence, "_BLOCK", 7 * N)
+    found = ridge(table, target, WEIGHT)
+    assert found.ratio == expected.ratio
+    np.testing.assert_allclose(found.coefficients(), expected.coefficients(), rtol=1e-9)
+    np.testing.assert_allclose(found.from_others(), expected.from_others(), rtol=1e-9)
+
+
+def test_the_memory_is_no_copy_of_many_columns():
+    table = RNG.normal(size=(20, 400_000)).astype(np.float32)
+    given = table, RNG.normal(size=(20, 1)), np.ones(20), np.zeros(400_000), np.ones(400_000)
+    tracemalloc.start()
+    try:
+        EvidenceRidge(*given, are_labels=False).coefficients()
+        # parts of 32 MB, twice, and the coefficients
+        assert tracemalloc.get_traced_memory()[1] < 80e6
+    finally:
+        tracemalloc.stop()
