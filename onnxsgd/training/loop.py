@@ -213,7 +213,10 @@ def _make_rule(
     if stopping.in_parts:
         _begin_part(runners, batches, plan, state, model)
         return PlateauRule(stopping, schedule, state)
-    finder, load = _make_finder(runners, batches, plan, state, model), runners.buffers.load
+    # scores, and an exact number of epochs, have ends of their own
+    may_end = stopping.tol is not None and not (score and stopping.on_score)
+    finder = _make_finder(runners, batches, plan, state, model, finds_noise=may_end)
+    load = runners.buffers.load
     return DescentRule(
         stopping, state, batches.n_updates, finder.find, lambda: finder.objective().total, load, score,
         runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
@@ -270,7 +273,13 @@ def _epochs_together(batches: Batches, plan: FitPlan, stopping: Stopping) -> int
 
 
 def _make_finder(
-    runners: Runners, batches: Batches, plan: FitPlan, state: FitState, model: Model
+    runners: Runners,
+    batches: Batches,
+    plan: FitPlan,
+    state: FitState,
+    model: Model,
+    *,
+    finds_noise: bool = False,
 ) -> StartFinder:
     buffers, some = runners.buffers, batches.some()
     return StartFinder(
@@ -285,7 +294,7 @@ def _make_finder(
         for_standard_data=buffers.raw if isinstance(buffers, StandardisedBuffers) else None,
         unit=plan.loss_unit,
         most=min(plan.first_share(model.is_linear), _share_of_columns(batches, state, model)),
-        noise=model.noise(batches, some),
+        noise=model.noise(batches, some) if finds_noise else None,
     )
 
 
