@@ -30,6 +30,8 @@ __all__ = ["REMEDY", "DescentRule", "PlateauRule", "Rule"]
 
 #: The end of warnings of fits that find the rate.
 REMEDY = "Unless these are the best, raise max_iter or n_iter_no_change, lower tol, or name a learning_rate."
+#: Advice for fits that the data ended: no other limit did.
+_LEARN_ALL = "To learn all of the data nevertheless, name a learning_rate, or set tol=None."
 
 #: The fewest updates of a window, those for linear models and for the larger batches of sparse data, that
 #: tell a trend from noise.
@@ -650,7 +652,7 @@ class DescentRule:
         if not objective <= start:
             self._first.restore(self._state)
         if math.isinf(self._descent.level) and self._descent.level > 0:
-            _warn("The data support no coefficients: noise would explain as much of the target.")
+            _warn("The data support no coefficients: noise would explain as much of the target.", _LEARN_ALL)
             return
         # nothing is below a loss of zero
         if not (objective < start or objective == start == 0):
@@ -703,5 +705,5 @@ def _check_copy(state: FitState, tensors: Tensors, entry: str) -> None:
     check_tensors(tensors, state.weights(), state.optimizer, entry)
 
 
-def _warn(message: str) -> None:
-    warnings.warn(f"{message} {REMEDY}", ConvergenceWarning, stacklevel=6)
+def _warn(message: str, remedy: str = REMEDY) -> None:
+    warnings.warn(f"{message} {remedy}", ConvergenceWarning, stacklevel=6)

@@ -23,6 +23,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.losses import CrossEntropy
 from onnxsgd.optimizers import SGD, BlockAdam
 from onnxsgd.schedules import Auto
+from onnxsgd.training import program
 from onnxsgd.training.state import FitState
 
 RNG = np.random.default_rng(0)
@@ -367,8 +368,22 @@ def test_noise_alone_is_not_learned_and_warns():
     (warning,) = raised
     assert warning.category is ConvergenceWarning
     assert "support no coefficients" in str(warning.message)
-    assert "name a learning_rate" in str(warning.message)
+    assert "name a learning_rate, or set tol=None" in str(warning.message)
+    # which would change nothing
+    assert "max_iter" not in str(warning.message)
     np.testing.assert_allclose(model.predict(X), y.mean(), atol=0.1)
+
+
+@pytest.mark.parametrize("given", [{"tol": None, "max_iter": 3}, {"early_stopping": True}], ids=str)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_noise_is_not_looked_for_where_training_has_another_end(given, monkeypatch):
+    called = []
+    monkeypatch.setattr(program, "noisy_ridge", lambda *args, **more: called.append(args))
+    X, y = noisy(150, 2.0)
+    OnnxSGDRegressor(random_state=0, **given).fit(X[:150], y[:150])
+    assert not called
+    OnnxSGDRegressor(random_state=0).fit(X[:150], y[:150])
+    assert called
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), [("l1", 0.03), ("l1", 0.1), ("elasticnet", 0.3)])
