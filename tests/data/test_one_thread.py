@@ -1,5 +1,7 @@
 """BLAS takes one thread within a context, and as many as before after it."""
 
+import threading
+
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -16,6 +18,25 @@ def test_one_thread():
         with one_thread():
             assert threads() == {1}
         assert threads() == {2}
+
+
+def test_contexts_of_several_threads_end_in_any_order():
+    """The limit is that of the process; the second one to enter finds it at one."""
+    is_in, may_leave = threading.Event(), threading.Event()
+
+    def other():
+        with one_thread():
+            is_in.set()
+            may_leave.wait()
+
+    before, first = threads(), threading.Thread(target=other)
+    first.start()
+    is_in.wait()
+    with one_thread():
+        may_leave.set()
+        first.join()
+        assert threads() == {1}
+    assert threads() == before
 
 
 def test_matrices_of_a_fit_are_factored_in_one_thread(monkeypatch):
