@@ -13,6 +13,9 @@ __all__ = ["preconditioner"]
 
 #: The rows that the correlations are computed from, and the most columns.
 _ENOUGH_ROWS, _MOST_COLUMNS = 4096, 256
+#: The fewest rows for each column. A difference of columns with a correlation of 0.95 and as much noise, of
+#: 250 rows and 200 columns, has R2 -0.28 with a preconditioner, and 0.07 without.
+_LEAST_ROWS = 3
 #: Numbers of the data that are converted to float64 at once: 1 MB.
 _BLOCK = 131_072
 #: The share of the variance explained by least squares that the first step of gradient descent explains, from
@@ -74,10 +77,10 @@ def preconditioner(
     Returns
     -------
     ndarray of shape [d, d] or None
-        A symmetric matrix; None: no power below 1 is more likely by a factor of exp(2), or there are as many
-        columns as rows, fewer than two, or more than 256.
+        A symmetric matrix; None: no power below 1 is more likely by a factor of exp(2), or there are more
+        columns than a third of the rows, fewer than two, or more than 256.
     """
-    if not 1 < len(scale) <= min(_MOST_COLUMNS, len(table) - 1):
+    if not 1 < len(scale) <= min(_MOST_COLUMNS, len(table) // _LEAST_ROWS):
         return None
     with np.errstate(all="ignore"), one_thread() if len(scale) > _OF_ONE_THREAD else nullcontext():
         return _preconditioner(table, target, sample_weight, centre, scale, penalty)

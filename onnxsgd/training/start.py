@@ -184,8 +184,8 @@ class StartFinder:
 
         It is the objective of the ridge regression of the greatest evidence. The probability of a class has a
         slope of its variance in the target, times a scale: that of the least loss where each row is predicted
-        from all others, or 2. If that loss is less than half of a constant's, there is more signal than noise,
-        which labels as numbers do not describe.
+        from all others, or 2. If that loss is less than half of a constant's, there is more signal than
+        noise, which labels as numbers do not describe.
         """
         convert, noise = self.for_standard_data, self.noise
         if convert is None or noise is None or (ridge := noise.ridge()) is None:
@@ -205,10 +205,11 @@ class StartFinder:
         candidate = tensors | {key: weight.astype(tensors[key].dtype, order="C")}
         found = self._evaluate(state, convert(candidate))
         state.tensors = tensors
-        if not math.isfinite(found.loss):
-            return _ALL
-        if not found.loss < constant.loss:
+        if not ridge.ratio:
             return math.inf, 0.0
+        if not found.loss < constant.loss:
+            # margins of a rare class gain nothing from small scores, which tell it all the same
+            return _ALL
         if found.penalty - constant.penalty > _MOST_OF_GAIN * (constant.loss - found.loss):
             # training lowers the sum of both, and a large penalty prevents overfitting by itself
             return _ALL

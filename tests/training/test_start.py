@@ -368,11 +368,13 @@ def test_losses_without_a_least_value_are_compared_by_differences(shift):
 class NoisyLine(Line):
     """z = x w + b in standard units, of data whose ridge regression has these coefficients."""
 
-    def __init__(self, coefficients, penalty):
+    def __init__(self, coefficients, penalty, ratio=1.0):
         super().__init__([0, 0, 0], 0.0)
         self.penalty = penalty
         found = SimpleNamespace(
-            deviations=Y.std(axis=0), coefficients=lambda: np.reshape(coefficients, (3, 1)) / Y.std()
+            ratio=ratio,
+            deviations=Y.std(axis=0),
+            coefficients=lambda: np.reshape(coefficients, (3, 1)) / Y.std(),
         )
         noise = NoiseFinder(FirstLayer("x", "w", "b", is_transposed=False), lambda: found, None)
         self.finder = replace(self.finder, for_standard_data=dict, noise=noise)
@@ -399,8 +401,13 @@ def test_a_penalty_that_decides_has_its_own_end(penalty):
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1e-4, 10.0])
-def test_coefficients_worse_than_none_are_not_supported(penalty):
-    assert NoisyLine([-0.5, 1, -0.25], penalty).find().level == math.inf
+def test_coefficients_without_evidence_are_not_supported(penalty):
+    assert NoisyLine([0, 0, 0], penalty, ratio=0.0).find()[4:] == (math.inf, 0.0)
+
+
+def test_coefficients_worse_than_none_tell_nothing():
+    """As scores of a rare class, which a margin does not reward."""
+    assert NoisyLine([-0.5, 1, -0.25], 0.0).find()[4:] == (-math.inf, math.inf)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
