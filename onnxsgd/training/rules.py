@@ -474,13 +474,12 @@ class DescentRule:
             self._plateau.reached(-self._score(given.weights()))
         most = _MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK
         most = _MOST_OF_DROPOUT if self._draws else most
-        # scores, and an exact number of epochs, have ends of their own
-        has_level = start.level > -math.inf and self._score is None and self._stopping.tol is not None
+        has_level = start.level > -math.inf
         if has_level:
             n_epochs = max(-(-_UPDATES_TO_LEVEL // self._n_batches), _WINDOWS_TO_LEVEL * self._length)
             n_updates = min(n_epochs, self._stopping.max_iter) * self._n_batches
             most = min(most, max(LEAST_SHARE**2, start.length / (n_updates * self._eta)))
-            decided("start", "noise explains more of the data: training ends at objective %.6g", start.level)
+            decided("start", "the data support an objective of %.6g, where training ends", start.level)
         self._start = start.objective
         self._descent = Descent(
             # losses of another function are compared with each other alone
@@ -489,7 +488,7 @@ class DescentRule:
             share=min(start.share, most),
             most=most,
             guesses=not start.is_model and self._put_back is not None and not has_level,
-            level=start.level if has_level else -math.inf,
+            level=start.level,
             **self._settings(),
         )
         self._state.eta = self._eta * self._descent.factor
