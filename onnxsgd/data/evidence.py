@@ -1,7 +1,7 @@
 """Coefficients of a linear model as large as the data support, by the evidence for ridge regressions.
 
-``benchmarks/support.py``, fits that end there and that learn all: 72 noisy targets have R2 0.274 and -0.485, 90
-noisy sets of classes an accuracy of 0.802 and 0.787, a log loss of 0.51 and 0.95.
+``benchmarks/support.py``, fits that end there and that learn all: 72 noisy targets have R2 0.274 and -0.485,
+90 noisy sets of classes an accuracy of 0.802 and 0.787, a log loss of 0.51 and 0.95.
 """
 
 from __future__ import annotations

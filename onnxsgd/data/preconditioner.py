@@ -1,7 +1,7 @@
 """The preconditioner of a linear model on correlated columns, chosen by the likelihood of the target.
 
-``benchmarks/support.py``, fits with and without it: 16 sets of classes have an accuracy of 0.863 and 0.806, 12
-real targets have R2 0.963 and 0.933.
+``benchmarks/support.py``, fits with and without it: 16 sets of classes have an accuracy of 0.863 and 0.806,
+12 real targets have R2 0.963 and 0.933.
 """
 
 from __future__ import annotations
