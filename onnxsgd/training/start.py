@@ -190,6 +190,8 @@ class StartFinder:
         convert, noise = self.for_standard_data, self.noise
         if convert is None or noise is None or (ridge := noise.ridge()) is None:
             return _ALL
+        if not ridge.ratio:
+            return math.inf, 0.0
         with one_thread():
             if self.target is not None:
                 units = scales = ridge.deviations
@@ -205,8 +207,6 @@ class StartFinder:
         candidate = tensors | {key: weight.astype(tensors[key].dtype, order="C")}
         found = self._evaluate(state, convert(candidate))
         state.tensors = tensors
-        if not ridge.ratio:
-            return math.inf, 0.0
         if not found.loss < constant.loss:
             # margins of a rare class gain nothing from small scores, which tell it all the same
             return _ALL
