@@ -17,8 +17,9 @@ __all__ = ["preconditioner"]
 
 #: The rows that the correlations are computed from, and the most columns.
 _ENOUGH_ROWS, _MOST_COLUMNS = 4096, 256
-#: The fewest rows for each column. A difference of columns with a correlation of 0.95 and as much noise, of
-#: 250 rows and 200 columns, has R2 -0.28 with a preconditioner, and 0.07 without.
+#: The fewest rows for each direction that is no rounding. A difference of columns with a correlation of 0.95
+#: and as much noise, of 250 rows and 200 columns, has R2 -0.28 with a preconditioner, and 0.07 without; 80
+#: spectra of 200 columns that are sums of six have R2 0.99 with one, 0.42 without.
 _LEAST_ROWS = 3
 #: Numbers of the data that are converted to float64 at once: 1 MB.
 _BLOCK = 131_072
@@ -37,6 +38,8 @@ _CLEAR = 2.0
 _LEAST = 5e-6
 #: The most columns whose products start no threads.
 _OF_ONE_THREAD = 16
+#: The ratio of variances below which directions are alike, as those that a penalty decides.
+_ALIKE = 2.0
 #: Added to what may be zero before a division.
 _TINY = 1e-300
 #: The largest mean square of a standardised column, except with extreme entries, which its scale leaves out.
@@ -76,15 +79,16 @@ def preconditioner(
     centre, scale : ndarray of shape [d]
         The centre and the scale of each column.
     penalty : float
-        The strength of the l2 penalty of coefficients of the data. Its curvature is added to C.
+        The strength of the l2 penalty of coefficients of the data. Its curvature is added to C in P; the
+        likelihood is that of the data alone, in which the penalty has no part.
 
     Returns
     -------
     ndarray of shape [d, d] or None
         A symmetric matrix; None: no power below 1 is more likely by a factor of exp(2), or there are more
-        columns than a third of the rows, fewer than two, or more than 256.
+        directions than a third of the rows, fewer columns than two, or more than 256.
     """
-    if not 1 < len(scale) <= min(_MOST_COLUMNS, len(table) // _LEAST_ROWS):
+    if not 1 < len(scale) <= _MOST_COLUMNS or len(table) < 2 * _LEAST_ROWS:
         return None
     with np.errstate(all="ignore"), one_thread() if len(scale) > _OF_ONE_THREAD else nullcontext():
         return _preconditioner(table, target, sample_weight, centre, scale, penalty)
@@ -124,16 +128,18 @@ def _preconditioner(
     # also False for what is no number
     if not (told.any() and (squares < _MOST_SQUARE).all()):
         return None
-    # the penalty widens columns: a unit of them has the curvature of both
-    width = np.sqrt(np.where(squares > 0, squares, 1.0) + (penalty / scale / scale if penalty else 0.0))
-    unit = width * scale
-    matrix /= np.multiply.outer(unit, unit)
+    width = np.sqrt(np.where(squares > 0, squares, 1.0))
+    matrix /= np.multiply.outer(width * scale, width * scale)
     matrix.flat[:: n_columns + 1] = 1.0
-    products = products[:, told] / np.multiply.outer(unit, np.sqrt(spread[told]))
+    products = products[:, told] / np.multiply.outer(width * scale, np.sqrt(spread[told]))
+    if not np.isfinite(matrix).all():
+        return None
     if _first_step(matrix, products) > _MOST_OF_STEP:
         return None
     variances, directions = np.linalg.eigh(matrix)
     known = variances > _LEAST * variances[-1]
+    if _LEAST_ROWS * np.count_nonzero(known) > len(share):
+        return None
     found = directions.T @ products
     correlations = (found * found).mean(axis=1)[known] / variances[known]
     # the rows that equal weights would have; labels of k classes are k - 1 targets
@@ -141,6 +147,16 @@ def _preconditioner(
     power = _likely_power(variances[known], correlations, n_rows, n_targets)
     if power == 1.0:
         return None
+    if penalty:
+        # it widens columns: a unit of them has the curvature of both
+        wider = np.sqrt(1.0 + penalty / (width * scale) / (width * scale))
+        matrix /= np.multiply.outer(wider, wider)
+        matrix.flat[:: n_columns + 1] = 1.0
+        width = width * wider
+        variances, directions = np.linalg.eigh(matrix)
+        known = variances > _LEAST * variances[-1]
+        if variances[-1] < _ALIKE * variances[0]:
+            return None
     factors = np.ones(n_columns)
     factors[known] = variances[known] ** (power - 1.0)
     factors *= n_columns / float(factors @ np.maximum(variances, 0.0))

@@ -450,6 +450,23 @@ def test_correlated_columns_are_learned_as_by_a_solver(n_classes, scale):
     assert model.score(X[new], y[new]) > {None: 0.998, 2: 0.97, 3: 0.89}[n_classes]
 
 
+@pytest.mark.parametrize("n_rows", [80, 600])
+def test_spectra_are_learned_as_by_a_solver(n_rows):
+    """200 columns are sums of peaks and a baseline; the target is the height of the smallest peak."""
+    rng = np.random.default_rng(0)
+    heights = rng.uniform(0.5, 1.5, (n_rows + 300, 4)) * [1.0, 1.0, 0.7, 0.1]
+    place = np.linspace(0.0, 1.0, 200)
+    peaks = [(0.3, 0.1), (0.45, 0.1), (0.6, 0.12), (0.5, 0.05)]
+    X = heights @ [np.exp(-(((place - centre) / width) ** 2) / 2) for centre, width in peaks]
+    X += 0.2 * rng.normal(size=(len(X), 2)) @ [np.ones(200), place] + 0.002 * rng.normal(size=X.shape)
+    y = 50.0 * heights[:, 3] + 0.1 * rng.normal(size=len(X))
+    model = OnnxSGDRegressor(random_state=0).fit(X[:n_rows], y[:n_rows])
+    assert model.score(X[n_rows:], y[n_rows:]) > 0.98
+    labels = y > 5.0
+    model = OnnxSGDClassifier(random_state=0).fit(X[:n_rows], labels[:n_rows])
+    assert model.score(X[n_rows:], labels[n_rows:]) > 0.92
+
+
 @pytest.mark.parametrize("n_columns", [1_000, 20_000])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_one_epoch_on_many_columns_learns(n_columns):
