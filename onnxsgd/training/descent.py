@@ -93,6 +93,8 @@ class Descent:
     trend : float
         The decay waits while the mean loss of the last windows, three or more, is lower than that of as many
         before them by this many times the gain that counts.
+    is_cut_last : bool
+        Whether the decay begins with the cut of a rate that grew, as larger rates gain no more.
 
     Attributes
     ----------
@@ -120,6 +122,7 @@ class Descent:
     still: float = 100.0
     trend: float = math.inf
     level: float = -math.inf
+    is_cut_last: bool = False
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -272,7 +275,10 @@ class Descent:
         self._n_done += 1
         if not (math.isfinite(loss) and (has_fallen or loss <= self.highest)):
             self._recent = []
+            has_grown = self._base > self.share
             self._cut()
+            if has_grown and self.is_cut_last and self.tol is not None:
+                self._converge()
             return Verdict.UNDONE
         self.unit = self.unit or abs(loss)
         gain = self.best - loss

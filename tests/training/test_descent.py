@@ -91,6 +91,25 @@ def test_a_rate_that_was_cut_does_not_grow():
     assert descent.factor == 1.5 / 4
 
 
+@pytest.mark.parametrize(
+    ("options", "decays"), [({}, True), ({"is_cut_last": False}, False), ({"tol": None}, False)]
+)
+def test_the_cut_of_a_rate_that_grew_begins_the_decay(options, decays):
+    descent = control(n_updates=16, **{"is_cut_last": True} | options)
+    descent.judge(0.9)
+    assert descent.judge(2.0) is Verdict.UNDONE
+    assert descent.factor == 1.5 / 4
+    assert descent.is_decaying == descent.has_converged == decays
+    assert not descent.has_ended
+
+
+def test_the_cut_of_the_first_rate_begins_no_decay():
+    descent = control(n_updates=16, is_cut_last=True)
+    assert descent.judge(2.0) is Verdict.UNDONE
+    assert descent.judge(0.9) is Verdict.BETTER
+    assert not descent.is_decaying
+
+
 def test_windows_of_growing_rates_have_the_rates_that_those_before_lead_to():
     descent = control(n_updates=16, most=3.0)
     assert not descent.is_moving
