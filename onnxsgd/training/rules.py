@@ -101,8 +101,8 @@ class _End(NamedTuple):
 #: that counts are those without gain, classifiers on the same 34 data sets make 0.86 (log_loss) and 0.96
 #: (hinge) of the updates, with the same accuracy to 0.0004; with 30 times 0.8 and 0.9, but 19 sets of
 #: strongly correlated columns with little noise have 0.9253, 0.9248, 0.9242 with 1, 10 and 30 times. 34
-#: generated and bundled sets of classes, raw and scaled, 6 splits each: where the decay begins with the cut of
-#: a rate that grew, fits make 0.96 of the updates, with the same accuracy and log loss to 0.0004.
+#: generated and bundled sets of classes, raw and scaled, 6 splits each: where the decay begins with the cut
+#: of a rate that grew, fits make 0.96 of the updates, with the same accuracy and log loss to 0.0004.
 _USUAL, _OF_FEW = _End(1 / 2, 2, 6, 100), _End(1 / 3, 2, 6, 100)
 _OF_FEW_LABELS = _End(1 / 5, 1, 5, 1000, 10, is_cut_last=True)
 #: The ends on sparse data, of other models and of linear classifiers with few updates in an epoch. 90 data
@@ -481,6 +481,8 @@ class DescentRule:
         most = _MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK
         most = _MOST_OF_DROPOUT if self._draws else most
         has_level = start.level > -math.inf
+        # an update of sparse data takes as long as a third of a call: a wrong guess loses more than many gain
+        may_guess = self._put_back is not None and not (start.is_model or has_level or self._is_sparse)
         if has_level:
             n_epochs = max(-(-_UPDATES_TO_LEVEL // self._n_batches), _WINDOWS_TO_LEVEL * self._length)
             n_updates = min(n_epochs, self._stopping.max_iter) * self._n_batches
@@ -493,7 +495,7 @@ class DescentRule:
             unit=start.unit,
             share=min(start.share, most),
             most=most,
-            guesses=not start.is_model and self._put_back is not None and not has_level,
+            guesses=may_guess,
             level=start.level,
             **self._settings(),
         )
