@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from scipy import sparse
 from sklearn.neural_network import MLPRegressor
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
@@ -227,3 +228,21 @@ def test_a_fit_that_guesses_makes_the_updates_of_one_that_decides_after_each_win
     np.testing.assert_allclose(guessing.learning_rates_, deciding.learning_rates_, rtol=1e-9, atol=1e-15)
     assert (guessing.n_iter_, guessing.t_) == (deciding.n_iter_, deciding.t_)
     assert len(guessing.loss_curve_) == guessing.n_iter_
+
+
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_a_fit_on_sparse_data_makes_no_epoch_on_a_guess(monkeypatch, loss):
+    """A guess there is mostly wrong, and an update takes long beside a call."""
+    texts = sparse.random(400, 2_000, 0.02, format="csr", random_state=np.random.default_rng(0))
+    labels = np.arange(400) % 2
+    run, counts = Epochs.run, []
+
+    def counted(self, count=1, **options):
+        counts.append(count)
+        run(self, count, **options)
+
+    monkeypatch.setattr(Epochs, "run", counted)
+    model = OnnxSGDClassifier(loss=loss, random_state=0).fit(texts, labels)
+    assert sum(counts) == model.n_iter_ > 6
+    # the first call ends with the first window
+    assert counts[0] == 2
