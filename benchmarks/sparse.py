@@ -1,9 +1,9 @@
-"""Fits on sparse data beside SGDClassifier: ``python benchmarks/sparse.py [--columns 1000 100000]``.
+"""Fits on sparse data beside SGDClassifier: ``python benchmarks/sparse.py [--rows 400] [--columns 1000]``.
 
-10,000 rows of tf-idf, of 80 words each, on 2 and on 10 topics, and as many to predict. The frequencies of
-words follow Zipf's law; a fifth of a text's words are permuted by its topic, and a tenth of the labels is
-wrong. The first fits make the same number of epochs, the others have default settings. Times are processor
-seconds of one thread, each contestant in turn.
+10,000 rows of tf-idf, or as many as named, of 80 words each, on 2 and on 10 topics, and as many to predict.
+The frequencies of words follow Zipf's law; a fifth of a text's words are permuted by its topic, and a tenth
+of the labels is wrong. The first fits make the same number of epochs, the others have default settings. Times
+are processor seconds of one thread, each contestant in turn.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import SGDClassifier
 
-_ROWS, _WORDS, _EPOCHS = 10_000, 80, 10
+_WORDS, _EPOCHS = 80, 10
 
 
-def _texts(n_columns: int, n_classes: int) -> tuple[Any, np.ndarray]:
+def _texts(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, np.ndarray]:
     """Return the rows of both halves, and their labels."""
     rng = np.random.default_rng(0)
     shares = 1.0 / np.arange(1, n_columns + 1)
-    shape = (2 * _ROWS, _WORDS)
+    shape = (2 * n_rows, _WORDS)
     words = rng.choice(n_columns, shape, p=shares / shares.sum()).astype(np.int32)
-    topics = rng.integers(0, n_classes, 2 * _ROWS)
+    topics = rng.integers(0, n_classes, 2 * n_rows)
     orders = np.array([rng.permutation(n_columns) for _ in range(n_classes)])
     words = np.where(rng.random(shape) < 0.2, orders[topics[:, None], words], words)
     starts = np.arange(0, words.size + 1, _WORDS)
-    counts = sparse.csr_matrix((np.ones(words.size), words.ravel(), starts), shape=(2 * _ROWS, n_columns))
+    counts = sparse.csr_matrix((np.ones(words.size), words.ravel(), starts), shape=(2 * n_rows, n_columns))
     counts.sum_duplicates()
-    is_wrong = rng.random(2 * _ROWS) < 0.1
-    labels = np.where(is_wrong, rng.integers(0, n_classes, 2 * _ROWS), topics)
+    is_wrong = rng.random(2 * n_rows) < 0.1
+    labels = np.where(is_wrong, rng.integers(0, n_classes, 2 * n_rows), topics)
     return TfidfTransformer().fit_transform(counts).astype(np.float32), labels
 
 
@@ -64,10 +64,10 @@ def _repeated(fit: Callable[[], Any]) -> Callable[[int], None]:
     return block
 
 
-def _rows(n_columns: int, n_classes: int, n_rounds: int) -> list[str]:
-    texts, labels = _texts(n_columns, n_classes)
-    X, unseen = texts[:_ROWS], texts[_ROWS:]
-    fits = _fits(X, labels[:_ROWS])
+def _lines(n_rows: int, n_columns: int, n_classes: int, n_rounds: int) -> list[str]:
+    texts, labels = _texts(n_rows, n_columns, n_classes)
+    X, unseen = texts[:n_rows], texts[n_rows:]
+    fits = _fits(X, labels[:n_rows])
     models = {name: fit() for name, fit in fits.items()}
     samples = interleave({name: _repeated(fit) for name, fit in fits.items()}, n_rounds, 0.0, "cpu")
     predictions = interleave(
@@ -80,9 +80,9 @@ def _rows(n_columns: int, n_classes: int, n_rounds: int) -> list[str]:
     for name, model in models.items():
         reference = f"SGDClassifier, {name.partition(', ')[2]}"
         cells = [
-            f"{n_columns:.0e}", n_classes, name, f"{1e3 * samples[name].median:.0f} ms",
+            f"{n_columns:.0e}", n_classes, name, f"{1e3 * samples[name].median:.1f} ms",
             f"{samples[name].ratio_to(samples[reference]):.1f}", model.n_iter_,
-            f"{1e3 * predictions[name].median:.0f} ms", f"{model.score(unseen, labels[_ROWS:]):.3f}",
+            f"{1e3 * predictions[name].median:.1f} ms", f"{model.score(unseen, labels[n_rows:]):.3f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
@@ -93,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--columns", nargs="+", type=int, default=[1000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--classes", nargs="+", type=int, default=[2, 10])
+    parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -101,7 +102,7 @@ def main() -> None:
     for n_columns in arguments.columns:
         for n_classes in arguments.classes:
             print(f"{n_columns} columns, {n_classes} classes", file=sys.stderr)
-            print("\n".join(_rows(n_columns, n_classes, arguments.rounds)), flush=True)
+            print("\n".join(_lines(arguments.rows, n_columns, n_classes, arguments.rounds)), flush=True)
 
 
 if __name__ == "__main__":
