@@ -93,9 +93,6 @@ _SCORED_ROWS = 1 << 16
 _KEPT_BYTES = 256_000_000
 #: The same where the frozen part only converts integers, such as pixels: data of 8 bits stay as they are.
 _KEPT_CONVERTED = 16_000_000
-#: The rows or columns of sparse data, whichever are fewer, whose noise is found: some 3 ms. The most numbers
-#: of them that are made dense for it, 32 MB.
-_FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
 #: The means of two labels of unequal shares.
 _UNEVEN = np.array([0.75, 0.25])
 #: The number of elements of an array.
@@ -298,8 +295,7 @@ class Program:
 
         Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
         normal distribution; `some` has all rows of `batches`; gradients have no preconditioner, which data of
-        little noise have; sparse data are small, or have few columns; the intercept is trained, and
-        the loss has scores of the shares of classes.
+        little noise have; the intercept is trained, and the loss has scores of the shares of classes.
         """
         layer, loss = self.only_layer, self.plan.loss
         standard = None if layer is None else batches.standards.get(layer.feature)
@@ -316,10 +312,6 @@ class Program:
         table, target = some.features[layer.feature], as_array(some.target)
         if target.ndim != 2 or len(target) < len(batches.target):
             return None
-        if is_sparse(table):
-            if min(table.shape) > _FEW_OF_SPARSE or math.prod(table.shape) > _MOST_OF_SPARSE:
-                return None
-            table = table.toarray()
         weight, given = some.sample_weight, (standard.shift, standard.factor)
 
         def loss_of_scores(raw: np.ndarray) -> float:

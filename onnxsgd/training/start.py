@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxsgd._records import record
-from onnxsgd.data.evidence import EvidenceRidge
+from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge
 from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
@@ -107,7 +107,7 @@ class NoiseFinder(NamedTuple):
     """
 
     layer: FirstLayer
-    ridge: Callable[[], EvidenceRidge | None]
+    ridge: Callable[[], EvidenceRidge | QuadratureRidge | None]
     loss_of_scores: Callable[[np.ndarray], float]
 
 
@@ -193,7 +193,8 @@ class StartFinder:
         if not ridge.ratio:
             return math.inf, 0.0
         with one_thread():
-            if self.target is not None:
+            if self.target is not None or isinstance(ridge, QuadratureRidge):
+                # the latter has no labels
                 units = scales = ridge.deviations
             else:
                 scale = self._scale_of_scores(ridge, noise.loss_of_scores)
