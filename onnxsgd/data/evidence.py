@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, lsqr
 
 from onnxsgd._cached_property import cached_property
+from onnxsgd.data.krylov import measure, ridge_path
 from onnxsgd.data.one_thread import one_thread
-from onnxsgd.data.quadrature import measures
 from onnxsgd.data.row_tables import Table
 
 __all__ = ["EvidenceRidge", "QuadratureRidge", "noisy_ridge"]
@@ -49,10 +49,9 @@ _NOISY, _LEAST_REST = 1.1, 0.01
 _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
 #: Of larger sparse data the vectors of random signs, and the products of each with the data.
 _SIGNS, _STEPS = 2, 30
-#: The factors of a ratio, of those above, whose errors as many products resolve.
-_RESOLVED = 2
-#: The tolerances of the coefficients there.
-_TOL = 1e-3
+#: One row in so many is left out there; the steps of conjugate gradients at most, and those in a row that
+#: predict these rows worse; the share of the gradient that is left at the end of a regression.
+_PARTS, _MOST_STEPS, _MOST_WORSE, _TOL = 4, 100, 5, 1e-2
 #: The least share of itself in its prediction that a row leaves to the others.
 _LEAST_SHARE = 1e-9
 
@@ -262,11 +261,10 @@ class EvidenceRidge(_Ridge):
 
 
 class QuadratureRidge(_Ridge):
-    r"""The same regression on sparse data of any size, with an estimate of the evidence.
+    """The same regression on sparse data of any size, with an estimate of the evidence.
 
-    Lanczos quadrature has the forms of targets, and of vectors of random signs in place of traces. Rows left
-    out have the error of generalised cross-validation, :math:`n |r|^2 / (\mathrm{tr}\,S)^2` for residuals
-    :math:`r = S y` and :math:`S = (I + g Z Z^T)^{-1}`.
+    The forms of targets, and those of vectors of random signs in place of traces, are those of Lanczos
+    quadrature. Some rows are left out together.
 
     Parameters
     ----------
@@ -279,11 +277,6 @@ class QuadratureRidge(_Ridge):
     ----------
     deviations : ndarray of shape [n_outputs]
         The deviation of each target.
-
-    References
-    ----------
-    G. H. Golub, M. Heath, G. Wahba, "Generalized Cross-Validation as a Method for Choosing a Good Ridge
-    Parameter", Technometrics 21, 1979.
     """
 
     def __init__(
@@ -291,72 +284,120 @@ class QuadratureRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight)
         data = np.asarray(table.data, np.float64) * factor.take(table.indices.astype(np.intp))
-        self._rows = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
-        self._columns, self._centre = self._rows.T, np.asarray(shift * factor, np.float64)[:, None]
-
-    def _multiply(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return Z w, for coefficients of shape [n_features, n]."""
-        product: np.ndarray = self._rows @ coefficients - self._centre.T.dot(coefficients)
-        return product * self._root
-
-    def _multiply_transposed(self, of_rows: np.ndarray) -> np.ndarray:
-        """Return Z^T u, for numbers of shape [n_rows, n]."""
-        of_rows = of_rows * self._root
-        product: np.ndarray = self._columns @ of_rows - self._centre * np.add.reduce(of_rows)
-        return product
+        standard = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
+        self._rows = _Rows(standard, np.asarray(shift * factor, np.float64), self._root[:, 0])
 
     @cached_property
     def _measures(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The nodes and weights of the targets, weights summing to their number, and those of the trace."""
-        wanted = self._wanted[:, self.deviations > 0]
-        signs = np.random.RandomState(0).choice([-1.0, 1.0], (len(wanted), _SIGNS))
-        starts = np.concatenate([wanted, signs], axis=1)
-        found = measures(lambda rows: self._multiply(self._multiply_transposed(rows)), starts, _STEPS)
-        of_targets, of_signs = found[: wanted.shape[1]], found[wanted.shape[1] :]
-        nodes, weights = (np.concatenate(parts) for parts in zip(*of_targets, strict=True))
-        of_trace = [np.concatenate(parts) for parts in zip(*of_signs, strict=True)]
-        return nodes, weights, of_trace[0], of_trace[1] / _SIGNS
+        """The nodes and weights of all targets together, and those of the mean of the diagonal."""
+        signs = np.random.RandomState(0).choice([-1.0, 1.0], (_SIGNS, len(self._wanted)))
+        starts = [*self._wanted.T[self.deviations > 0], *signs]
+        rows = self._rows
+        found = [measure(lambda row: rows.times(rows.transposed_times(row)), v, _STEPS) for v in starts]
+        nodes, weights = (np.concatenate(parts) for parts in zip(*found[:-_SIGNS], strict=True))
+        of_trace, shares = (np.concatenate(parts) for parts in zip(*found[-_SIGNS:], strict=True))
+        return nodes, weights, of_trace, shares / _SIGNS
 
     @cached_property
     def ratio(self) -> float | None:
         """An estimate of that of :class:`EvidenceRidge`."""
-        if not (self._n_targets and np.isfinite(self._wanted).all() and np.isfinite(self._rows.data).all()):
+        if not (self._n_targets and np.isfinite(self._wanted).all() and self._rows.are_finite):
             return None
         nodes, weights, of_trace, shares = self._measures
         shrinkage = 1.0 / (1.0 + _RATIOS[:, None] * nodes)
         logarithms = len(self._wanted) * np.log1p(_RATIOS[:, None] * of_trace).dot(shares)
         return self._greatest(shrinkage.dot(weights), (shrinkage**2).dot(weights), logarithms, 0.0)
 
-    @property
-    def is_borne_out(self) -> bool:
-        """True if no larger ratio has a clearly lower error of generalised cross-validation.
-
-        The quadrature tells nothing of ratios that are far larger.
-        """
-        least = max(self.ratio or 0.0, float(_RATIOS[0]))
-        larger = min(self._error(least * factor) for factor in _LARGER[:_RESOLVED])
-        return self._error(self.ratio or 0.0) <= larger + _CLEAR / math.sqrt(self._n_rows)
-
-    def _error(self, ratio: float) -> float:
-        nodes, weights, of_trace, shares = self._measures
-        remains = float((1.0 / (1.0 + ratio * nodes) ** 2).dot(weights)) / self._n_targets
-        return remains / float((1.0 / (1.0 + ratio * of_trace)).dot(shares)) ** 2
-
     def coefficients(self) -> np.ndarray:
         """Return the coefficients of standardised columns, for standardised targets."""
-        n_rows, n_columns = self._rows.shape
-        found = np.zeros((n_columns, self._wanted.shape[1]))
-        if not self.ratio:
-            return found
-        table = LinearOperator(
-            (n_rows, n_columns), dtype=np.float64,
-            matvec=lambda column: self._multiply(column.reshape(-1, 1))[:, 0],
-            rmatvec=lambda row: self._multiply_transposed(row.reshape(-1, 1))[:, 0],
-        )  # fmt: skip
-        for target in np.flatnonzero(self.deviations):
-            known = lsqr(table, self._wanted[:, target], damp=self.ratio**-0.5, atol=_TOL, btol=_TOL)
-            found[:, target] = known[0]
-        return found
+        return np.stack([self._fitted(self._rows, wanted) for wanted in self._wanted.T], axis=1)
+
+    def _fitted(self, rows: _Rows, wanted: np.ndarray) -> np.ndarray:
+        """Return the coefficients for a target; of a ratio of zero they are zero."""
+        coefficients = np.zeros(rows.n_columns)
+        if self.ratio:
+            path = ridge_path(rows.times, rows.transposed_times, wanted, 1.0 / self.ratio)
+            for coefficients, left in islice(path, _MOST_STEPS):  # noqa: B007
+                if left < _TOL:
+                    break
+        return coefficients
+
+    @property
+    def is_borne_out(self) -> bool:
+        """True if less penalty predicts rows that are left out not clearly better.
+
+        Steps of conjugate gradients without a penalty are fits of less and less penalty.
+        """
+        order = np.random.RandomState(1).permutation(len(self._wanted))
+        n_left_out = len(order) // _PARTS
+        others, left_out = self._rows.some(order[n_left_out:]), self._rows.some(order[:n_left_out])
+        errors, least = 0.0, 0.0
+        for target in self._wanted.T[self.deviations > 0]:
+            known, unknown = target[order[n_left_out:]], target[order[:n_left_out]]
+            size = float(unknown.dot(unknown))
+            if not size > 0:
+                continue
+            errors += _distance(left_out, self._fitted(others, known), unknown) / size
+            best, n_worse = 1.0, 0
+            path = ridge_path(others.times, others.transposed_times, known, 0.0)
+            for coefficients, _ in islice(path, _MOST_STEPS):
+                error = _distance(left_out, coefficients, unknown) / size
+                n_worse = 0 if error < best else n_worse + 1
+                best = min(best, error)
+                if n_worse == _MOST_WORSE:
+                    break
+            least += best
+        return errors <= least + self._n_targets * _CLEAR / math.sqrt(self._n_rows)
+
+
+class _Rows:
+    """Standardised sparse rows, times the roots of their shares.
+
+    Parameters
+    ----------
+    table : csr_array of shape [n_rows, n_columns]
+        The rows, divided by the scales of the columns.
+    centre : ndarray of shape [n_columns]
+        The means of the columns, divided by them too.
+    root : ndarray of shape [n_rows]
+        The roots of the shares.
+    """
+
+    def __init__(self, table: Any, centre: np.ndarray, root: np.ndarray) -> None:
+        self._table, self._columns, self._centre, self._root = table, table.T, centre, root
+        self._is_centred = bool(centre.any())
+        self.n_columns: int = table.shape[1]
+
+    @property
+    def are_finite(self) -> bool:
+        """True if all numbers are finite."""
+        return bool(np.isfinite(self._table.data).all() and np.isfinite(self._centre).all())
+
+    def some(self, rows: np.ndarray) -> _Rows:
+        """Return some of the rows."""
+        return _Rows(self._table[rows], self._centre, self._root[rows])
+
+    def times(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the product with a vector of coefficients."""
+        product: np.ndarray = self._table @ coefficients
+        if self._is_centred:
+            product -= self._centre.dot(coefficients)
+        product *= self._root
+        return product
+
+    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
+        """Return the product of the transposed rows with a vector of a number for each row."""
+        of_rows = of_rows * self._root
+        product: np.ndarray = self._columns @ of_rows
+        if self._is_centred:
+            product -= self._centre * np.add.reduce(of_rows)
+        return product
+
+
+def _distance(rows: _Rows, coefficients: np.ndarray, wanted: np.ndarray) -> float:
+    """Return the sum of squared errors of predictions."""
+    error = rows.times(coefficients) - wanted
+    return float(error.dot(error))
 
 
 def noisy_ridge(

@@ -1,0 +1,92 @@
+"""Quadratic forms and ridge regressions of large matrices, by products with vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+__all__ = ["measure", "ridge_path"]
+
+#: The share of the largest number of the tridiagonal matrix at which the space of a start is exhausted.
+_ROUNDING = 1e-10
+
+#: A product of a matrix with a vector.
+Product = Callable[[np.ndarray], np.ndarray]
+
+
+def measure(multiply: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    r"""Return the nodes and the weights of the Lanczos quadrature of a start.
+
+    The sum of ``weight * f(node)`` is an estimate of :math:`v^T f(A) v / v^T v`, exact for polynomials of a
+    degree below twice the number of steps. For a start of random signs, that is one of the mean of the
+    diagonal of :math:`f(A)`.
+
+    Parameters
+    ----------
+    multiply : callable
+        Returns the product of A, symmetric and without negative eigenvalues, and a vector.
+    start : ndarray of shape [n]
+        The start v, not zero.
+    n_steps : int
+        The most products, and nodes.
+
+    References
+    ----------
+    G. H. Golub, G. Meurant, "Matrices, Moments and Quadrature", 1994. S. Ubaru, J. Chen, Y. Saad, "Fast
+    Estimation of tr(f(A)) via Stochastic Lanczos Quadrature", SIAM J. Matrix Anal. Appl. 38, 2017.
+    """
+    vector, before, off_diagonal = start / math.sqrt(start.dot(start)), np.zeros_like(start), 0.0
+    diagonals: list[float] = []
+    off_diagonals: list[float] = []
+    for _ in range(min(n_steps, len(start))):
+        product = multiply(vector) - off_diagonal * before
+        diagonal = float(product.dot(vector))
+        product -= diagonal * vector
+        off_diagonal = math.sqrt(product.dot(product))
+        diagonals.append(diagonal)
+        if not off_diagonal > _ROUNDING * max(diagonals):
+            break
+        off_diagonals.append(off_diagonal)
+        before, vector = vector, product / off_diagonal
+    size = len(diagonals)
+    matrix = np.diag(np.array(diagonals))
+    matrix[np.arange(1, size), np.arange(size - 1)] = off_diagonals[: size - 1]
+    values, vectors = np.linalg.eigh(matrix)
+    return np.maximum(values, 0.0), vectors[0] ** 2
+
+
+def ridge_path(
+    multiply: Product, multiply_transposed: Product, target: np.ndarray, penalty: float
+) -> Iterator[tuple[np.ndarray, float]]:
+    r"""Yield the coefficients of a ridge regression, and the share of the gradient that is left.
+
+    They are the steps of conjugate gradients on :math:`(Z^T Z + \lambda I) w = Z^T y` from zero, without end
+    but where no gradient is left. The same array is yielded each time.
+
+    Parameters
+    ----------
+    multiply, multiply_transposed : callable
+        Return Z w and :math:`Z^T u` for vectors.
+    target : ndarray of shape [n_rows]
+        The target y.
+    penalty : float
+        The number :math:`\lambda`.
+
+    References
+    ----------
+    M. R. Hestenes, E. Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952.
+    """
+    residual, gradient = target.copy(), multiply_transposed(target)
+    coefficients, direction = np.zeros_like(gradient), gradient
+    first = square = float(gradient.dot(gradient))
+    while square > 0:
+        moved = multiply(direction)
+        step = square / float(moved.dot(moved) + penalty * direction.dot(direction))
+        coefficients += step * direction
+        residual -= step * moved
+        gradient = multiply_transposed(residual) - penalty * coefficients
+        before, square = square, float(gradient.dot(gradient))
+        yield coefficients, math.sqrt(square / first)
+        direction = gradient + square / before * direction
