@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 from scipy import sparse
@@ -24,6 +24,8 @@ __all__ = ["EvidenceRidge", "QuadratureRidge", "noisy_ridge"]
 #: The least number of columns, as a share of the rows, that can fit noise enough: of a target of noise alone,
 #: least squares with 0.09 explain 9 percent.
 _LEAST_COLUMNS = 0.09
+#: The same of sparse data, where codes of many levels are usual.
+_LEAST_COLUMNS_OF_SPARSE = 0.01
 #: The fewest rows that tell signal from noise.
 _LEAST_ROWS = 16
 #: The most rows or columns, whichever are fewer: a matrix of so many has its eigenvalues in some 40 ms.
@@ -44,10 +46,12 @@ _ROUNDING = 1e-10
 #: The ratio of residuals of ridge and of least squares from which on the latter fit noise, and the share of
 #: the variance that ridge has to leave then.
 _NOISY, _LEAST_REST = 1.1, 0.01
-#: The rows or columns of sparse data, whichever are fewer, up to which they are made dense: some 3 ms. The most
-#: numbers then, 32 MB.
+#: The rows or columns of sparse data with labels, whichever are fewer, up to which they are made dense: some
+#: 3 ms. The most numbers then, 32 MB.
 _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
-#: Of larger sparse data the vectors of random signs, and the products of each with the data.
+#: The most numbers of dense data of more rows and columns: a bound of time, and of 64 MB.
+_MOST_OF_DENSE = 1 << 24
+#: Of other data the vectors of random signs, and the products of each with the data.
 _SIGNS, _STEPS = 2, 30
 #: One row in so many is left out there; the steps of conjugate gradients at most, and those in a row that
 #: predict these rows worse; the share of the gradient that is left at the end of a regression.
@@ -261,14 +265,14 @@ class EvidenceRidge(_Ridge):
 
 
 class QuadratureRidge(_Ridge):
-    """The same regression on sparse data of any size, with an estimate of the evidence.
+    """The same regression on sparse data, or on many numbers, with an estimate of the evidence.
 
     The forms of targets, and those of vectors of random signs in place of traces, are those of Lanczos
     quadrature. Some rows are left out together.
 
     Parameters
     ----------
-    table : csr_array of shape [n_rows, n_features]
+    table : csr_array or ndarray of shape [n_rows, n_features]
         The data.
     target, sample_weight, shift, factor : ndarray
         As those of :class:`EvidenceRidge`.
@@ -283,9 +287,8 @@ class QuadratureRidge(_Ridge):
         self, table: Any, target: Table, sample_weight: np.ndarray, shift: np.ndarray, factor: np.ndarray
     ) -> None:
         super().__init__(target, sample_weight)
-        data = np.asarray(table.data, np.float64) * factor.take(table.indices.astype(np.intp))
-        standard = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
-        self._rows = _Rows(standard, np.asarray(shift * factor, np.float64), self._root[:, 0])
+        kind = _SparseRows if sparse.issparse(table) else _DenseRows
+        self._rows: _Rows = kind.of(table, shift, factor, self._root[:, 0])
 
     @cached_property
     def _measures(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -350,8 +353,29 @@ class QuadratureRidge(_Ridge):
         return errors <= least + self._n_targets * _CLEAR / math.sqrt(self._n_rows)
 
 
-class _Rows:
-    """Standardised sparse rows, times the roots of their shares.
+class _Rows(Protocol):
+    """Standardised rows, times the roots of their shares."""
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns."""
+
+    @property
+    def are_finite(self) -> bool:
+        """True if all numbers are finite."""
+
+    def some(self, rows: np.ndarray) -> Self:
+        """Return some of the rows."""
+
+    def times(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the product with a vector of coefficients."""
+
+    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
+        """Return the product of the transposed rows with a vector of a number for each row."""
+
+
+class _SparseRows:
+    """Rows of a CSR matrix; those of columns that are centred stay sparse.
 
     Parameters
     ----------
@@ -368,17 +392,22 @@ class _Rows:
         self._is_centred = bool(centre.any())
         self.n_columns: int = table.shape[1]
 
+    @classmethod
+    def of(cls, table: Any, shift: np.ndarray, factor: np.ndarray, root: np.ndarray) -> _SparseRows:
+        """Return the rows of a CSR matrix."""
+        # a conversion beforehand: places of 32 bits take three times as long
+        data = np.asarray(table.data, np.float64) * factor.take(table.indices.astype(np.intp))
+        standard = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
+        return cls(standard, np.asarray(shift * factor, np.float64), root)
+
     @property
     def are_finite(self) -> bool:
-        """True if all numbers are finite."""
         return bool(np.isfinite(self._table.data).all() and np.isfinite(self._centre).all())
 
-    def some(self, rows: np.ndarray) -> _Rows:
-        """Return some of the rows."""
-        return _Rows(self._table[rows], self._centre, self._root[rows])
+    def some(self, rows: np.ndarray) -> _SparseRows:
+        return _SparseRows(self._table[rows], self._centre, self._root[rows])
 
     def times(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return the product with a vector of coefficients."""
         product: np.ndarray = self._table @ coefficients
         if self._is_centred:
             product -= self._centre.dot(coefficients)
@@ -386,12 +415,51 @@ class _Rows:
         return product
 
     def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
-        """Return the product of the transposed rows with a vector of a number for each row."""
         of_rows = of_rows * self._root
         product: np.ndarray = self._columns @ of_rows
         if self._is_centred:
             product -= self._centre * np.add.reduce(of_rows)
         return product
+
+
+class _DenseRows:
+    """Rows of float32: products are bound by the memory that they read.
+
+    Parameters
+    ----------
+    table : ndarray of float32, of shape [n_rows, n_columns]
+        The rows.
+    """
+
+    def __init__(self, table: np.ndarray) -> None:
+        self._table = table
+        self.n_columns: int = table.shape[1]
+
+    @classmethod
+    def of(cls, table: Table, shift: np.ndarray, factor: np.ndarray, root: np.ndarray) -> _DenseRows:
+        """Return the rows of dense data."""
+        n_rows, n_columns = table.shape
+        standard = np.empty((n_rows, n_columns), np.float32)
+        step = max(1, _BLOCK // n_columns)
+        for start in range(0, n_rows, step):
+            part = slice(start, start + step)
+            block = (np.asarray(table[part], np.float64) - shift) * factor
+            block *= root[part, None]
+            standard[part] = block
+        return cls(standard)
+
+    @property
+    def are_finite(self) -> bool:
+        return bool(np.isfinite(self._table).all())
+
+    def some(self, rows: np.ndarray) -> _DenseRows:
+        return _DenseRows(self._table[rows])
+
+    def times(self, coefficients: np.ndarray) -> np.ndarray:
+        return self._table.dot(coefficients.astype(np.float32)).astype(np.float64)
+
+    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
+        return self._table.T.dot(of_rows.astype(np.float32)).astype(np.float64)
 
 
 def _distance(rows: _Rows, coefficients: np.ndarray, wanted: np.ndarray) -> float:
@@ -416,23 +484,23 @@ def noisy_ridge(
     Returns
     -------
     EvidenceRidge, QuadratureRidge or None
-        None with fewer than 16 rows, or columns than 0.09 of the rows; with more than 512 rows and columns of
-        dense data, 200 of sparse data and labels; where the ratio of the greatest evidence is None, and where
-        rows left out do not bear it out.
+        The latter of numbers as targets, and of sparse data or more than 512 rows and columns. None with
+        fewer than 16 rows, or columns than 0.09 of the rows, 0.01 of sparse data without labels; of labels
+        with more than 512 rows and columns, or 200 of sparse data; of more than 2^24 dense numbers; where the
+        ratio of the greatest evidence is None, and where rows left out do not bear it out.
     """
-    n_rows, n_columns = target.shape[0], len(factor)
-    if n_rows < _LEAST_ROWS or n_columns < _LEAST_COLUMNS * n_rows:
+    is_sparse, n_rows, n_columns = sparse.issparse(table), target.shape[0], len(factor)
+    n_numbers, size = n_rows * n_columns, min(n_rows, n_columns)
+    least = _LEAST_COLUMNS_OF_SPARSE if is_sparse and not are_labels else _LEAST_COLUMNS
+    if n_rows < _LEAST_ROWS or n_columns < least * n_rows:
         return None
+    has_values = size <= _FEW_OF_SPARSE and n_numbers <= _MOST_OF_SPARSE if is_sparse else size <= _MOST
+    given = target, sample_weight, shift, factor
     with np.errstate(all="ignore"), one_thread():
-        given = target, sample_weight, shift, factor
         ridge: EvidenceRidge | QuadratureRidge
-        if not sparse.issparse(table):
-            if min(n_rows, n_columns) > _MOST:
-                return None
-            ridge = EvidenceRidge(table, *given, are_labels=are_labels)
-        elif min(n_rows, n_columns) <= _FEW_OF_SPARSE and n_rows * n_columns <= _MOST_OF_SPARSE:
-            ridge = EvidenceRidge(table.toarray(), *given, are_labels=are_labels)
-        elif are_labels:
+        if has_values and (are_labels or not is_sparse):
+            ridge = EvidenceRidge(table.toarray() if is_sparse else table, *given, are_labels=are_labels)
+        elif are_labels or not (is_sparse or n_numbers <= _MOST_OF_DENSE):
             return None
         else:
             ridge = QuadratureRidge(table, *given)
