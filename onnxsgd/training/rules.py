@@ -45,9 +45,10 @@ _MOST_OF_DROPOUT = 0.25
 #: next windows too. Fits of 58 data sets with three seeds: 204 of 240 such guesses were right, and all but 3
 #: of the 351 at the start; of regressions, which are left out, 18 of 51.
 _SURE = 10.0
-#: The updates to an objective that the data support, or the windows, whichever are more. 72 regressions of 60
-#: to 400 rows with 18 to 800 columns: R2 is 0.28 with 40 and with 160 updates, and -0.02 at the usual rate.
-_UPDATES_TO_LEVEL, _WINDOWS_TO_LEVEL = 40, 3
+#: The updates to an objective that the data support, or those of a window, whichever are more. 72 regressions
+#: of 60 to 400 rows with 18 to 800 columns: R2 is 0.28 with 40 and with 160 updates, and -0.02 at the usual
+#: rate.
+_UPDATES_TO_LEVEL = 40
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
 #: Linear models whose epochs have fewer than so many updates end sooner than others.
@@ -489,7 +490,7 @@ class DescentRule:
         # 83 of 104 guesses on sparse texts were wrong, and lost 45 updates; a call takes as long as 9
         may_guess = self._put_back is not None and not (start.is_model or has_level or self._is_sparse)
         if has_level:
-            n_epochs = max(-(-_UPDATES_TO_LEVEL // self._n_batches), _WINDOWS_TO_LEVEL * self._length)
+            n_epochs = max(-(-_UPDATES_TO_LEVEL // self._n_batches), self._length)
             n_updates = min(n_epochs, self._stopping.max_iter) * self._n_batches
             most = min(most, max(LEAST_SHARE**2, start.length / (n_updates * self._eta)))
             decided("start", "the data support an objective of %.6g, where training ends", start.level)
