@@ -350,7 +350,7 @@ class QuadratureRidge(_Ridge):
                 if n_worse == _MOST_WORSE:
                     break
             least += best
-        return errors <= least + self._n_targets * _CLEAR / math.sqrt(self._n_rows)
+        return errors <= least + self._n_targets * _CLEAR * math.sqrt(_PARTS / self._n_rows)
 
 
 class _Rows(Protocol):
