@@ -25,7 +25,7 @@ __all__ = ["EvidenceRidge", "QuadratureRidge", "noisy_ridge"]
 #: least squares with 0.09 explain 9 percent.
 _LEAST_COLUMNS = 0.09
 #: The same of sparse data, where codes of many levels are usual.
-_LEAST_COLUMNS_OF_SPARSE = 0.01
+_LEAST_COLUMNS_OF_SPARSE = 0.03
 #: The fewest rows that tell signal from noise.
 _LEAST_ROWS = 16
 #: The most rows or columns, whichever are fewer: a matrix of so many has its eigenvalues in some 40 ms.
@@ -485,7 +485,7 @@ def noisy_ridge(
     -------
     EvidenceRidge, QuadratureRidge or None
         The latter of numbers as targets, and of sparse data or more than 512 rows and columns. None with
-        fewer than 16 rows, or columns than 0.09 of the rows, 0.01 of sparse data without labels; of labels
+        fewer than 16 rows, or columns than 0.09 of the rows, 0.03 of sparse data without labels; of labels
         with more than 512 rows and columns, or 200 of sparse data; of more than 2^24 dense numbers; where the
         ratio of the greatest evidence is None, and where rows left out do not bear it out.
     """

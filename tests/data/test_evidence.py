@@ -278,7 +278,7 @@ def test_many_rows_and_columns_have_a_quadrature():
     few = sparse_arguments(*words(700, 40, 3.0))
     assert type(noisy(*few)) is QuadratureRidge
     assert noisy(few[0].toarray(), *few[1:]) is None
-    assert noisy(*sparse_arguments(*words(700, 6, 3.0))) is None
+    assert noisy(*sparse_arguments(*words(700, 20, 3.0))) is None
 
 
 def test_too_many_dense_numbers_have_none(monkeypatch):

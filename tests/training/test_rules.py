@@ -333,12 +333,12 @@ def test_a_linear_classifier_with_few_updates_has_a_shorter_decay(is_regression,
     ("n_batches", "is_sparse", "is_regression", "most_idle"),
     [
         (12, False, False, 10), (12, False, True, 1), (32, False, False, 1),
-        (12, True, False, 30), (12, True, True, 10), (32, True, False, 10),
+        (12, True, False, 30), (12, True, True, 10), (32, True, False, 30),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("share", [0.4, 1.2])
 def test_small_gains_begin_the_decay_sooner(n_batches, is_sparse, is_regression, most_idle, share):
-    """Windows are idle that gain less than some times `tol`: more on sparse data, and with labels of few."""
+    """Windows are idle that gain less than some times `tol`: more on sparse data, and with labels."""
     problem = Problem(n_batches=n_batches, is_sparse=is_sparse, is_regression=is_regression)
     objective = 1.0
     for _ in range(6):
