@@ -490,6 +490,9 @@ def noisy_ridge(
         ratio of the greatest evidence is None, and where rows left out do not bear it out.
     """
     is_sparse, n_rows, n_columns = sparse.issparse(table), target.shape[0], len(factor)
+    if is_sparse:
+        # others have no coefficients
+        n_columns = int(np.count_nonzero(np.bincount(table.indices, minlength=n_columns)))
     n_numbers, size = n_rows * n_columns, min(n_rows, n_columns)
     least = _LEAST_COLUMNS_OF_SPARSE if is_sparse and not are_labels else _LEAST_COLUMNS
     if n_rows < _LEAST_ROWS or n_columns < least * n_rows:

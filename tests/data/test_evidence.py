@@ -279,6 +279,9 @@ def test_many_rows_and_columns_have_a_quadrature():
     assert type(noisy(*few)) is QuadratureRidge
     assert noisy(few[0].toarray(), *few[1:]) is None
     assert noisy(*sparse_arguments(*words(700, 20, 3.0))) is None
+    wide = words(700, 20, 3.0)
+    wide[0].resize(700, 5000)
+    assert noisy(*sparse_arguments(*wide)) is None
 
 
 def test_too_many_dense_numbers_have_none(monkeypatch):
