@@ -1,8 +1,9 @@
 """Linear fits on correlated columns, and on noise: ``python benchmarks/support.py [--only WORD]``.
 
 Default fits on generated data, beside those without the preconditioner of correlated columns, and without an
-end where the data support no more, and beside scikit-learn's estimators on standardised columns. Prints the
-means over the sets of each family of the scores on new rows in three folds: accuracy and log loss, or R2.
+end where the data support no more, and beside scikit-learn's estimators: on standardised columns, on those of
+sparse data as they are, with Ridge of the best of several penalties. Prints the means over the sets of each
+family of the scores on new rows in three folds: accuracy and log loss, or R2.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from scipy import sparse
+from sklearn.preprocessing import MaxAbsScaler
 
-Data = tuple[np.ndarray, np.ndarray]
+Data = tuple[Any, np.ndarray]
 
 
 def correlated_classes() -> Iterator[Data]:
@@ -73,10 +76,53 @@ def noisy_classes() -> Iterator[Data]:
                     yield table, score > np.quantile(score, 1 - of_class)
 
 
+def large_targets() -> Iterator[Data]:
+    """Yield 8 sets of 1,500 and 3,000 rows with 600 and 1,000 columns, of a target that is mostly noise."""
+    for n_rows in (1500, 3000):
+        for n_columns in (600, 1000):
+            for noise in (1.0, 3.0):
+                rng = np.random.default_rng(n_rows + n_columns + int(noise))
+                table = rng.normal(size=(n_rows, n_columns))
+                signal = table @ rng.normal(size=n_columns)
+                yield table, signal / signal.std() + noise * rng.normal(size=n_rows)
+
+
+def sparse_targets() -> Iterator[Data]:
+    """Yield 48 sets of 600 to 4,500 rows of words, and of codes of categories, raw and by their largest."""
+    sizes = ((600, 2000, 30), (1200, 5000, 40), (2400, 10_000, 60), (4500, 20_000, 40))
+    codes = ((4500, 6, 30), (2400, 5, 20))
+    for noise in (0.1, 0.5, 1.0, 2.0):
+        for is_scaled in (False, True):
+            for number, (n_rows, n_columns, n_words) in enumerate(sizes):
+                rng = np.random.default_rng(number)
+                shares = 1.0 / np.arange(1, n_columns + 1) ** 1.05
+                places = rng.choice(n_columns, (n_rows, n_words), p=shares / shares.sum())
+                yield _sparse_target(rng, places, n_columns, 0.3, noise, is_scaled)
+            for number, (n_rows, n_features, n_levels) in enumerate(codes):
+                rng = np.random.default_rng(10 + number)
+                places = rng.integers(0, n_levels, (n_rows, n_features)) + n_levels * np.arange(n_features)
+                yield _sparse_target(rng, places, n_features * n_levels, 1.0, noise, is_scaled)
+
+
+def _sparse_target(
+    rng: np.random.Generator, places: np.ndarray, n_columns: int, share: float, noise: float, is_scaled: bool
+) -> Data:
+    """Return counts of the places of each row, and a target of a share of the columns."""
+    starts = np.arange(0, places.size + 1, places.shape[1], dtype=np.int32)
+    shape = (len(places), n_columns)
+    entries = (np.ones(places.size), places.ravel().astype(np.int32), starts)
+    table = sparse.csr_array(entries, shape=shape)
+    table.sum_duplicates()
+    signal = table @ (rng.normal(size=n_columns) * (rng.random(n_columns) < share))
+    target = signal / signal.std() + noise * rng.normal(size=len(places))
+    return MaxAbsScaler().fit_transform(table) if is_scaled else table, target
+
+
 #: The sets of each family, and whether their targets are labels.
 FAMILIES: dict[str, tuple[Callable[[], Iterator[Data]], bool]] = {
     "correlated classes": (correlated_classes, True), "correlated targets": (correlated_targets, False),
     "noisy targets": (noisy_targets, False), "noisy classes": (noisy_classes, True),
+    "large noisy targets": (large_targets, False), "sparse noisy targets": (sparse_targets, False),
 }  # fmt: skip
 
 
@@ -117,7 +163,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="families whose name holds this word")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    from sklearn.linear_model import LogisticRegression, RidgeCV, SGDClassifier, SGDRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV, SGDClassifier, SGDRegressor
+    from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -129,7 +176,7 @@ def main() -> None:
         if arguments.only not in name:
             continue
         ours = OnnxSGDClassifier(random_state=0) if are_labels else OnnxSGDRegressor(random_state=0)
-        others = {
+        others: dict[str, Any] = {
             "SGD": SGDClassifier(random_state=0) if are_labels else SGDRegressor(random_state=0),
             "solver": LogisticRegression() if are_labels else RidgeCV(np.logspace(-3, 4, 15)),
         }
@@ -139,8 +186,11 @@ def main() -> None:
             cells["no preconditioner"] = score(ours, sets())
         with patch.object(program, "noisy_ridge", lambda *given, **named: None):
             cells["all is learned"] = score(ours, sets())
+        is_sparse = name.startswith("sparse")
+        if is_sparse:
+            others["solver"] = GridSearchCV(Ridge(solver="lsqr"), {"alpha": np.logspace(-1, 3, 9)}, cv=3)
         for kind, model in others.items():
-            cells[kind] = score(make_pipeline(StandardScaler(), model), sets())
+            cells[kind] = score(model if is_sparse else make_pipeline(StandardScaler(), model), sets())
         print(name, *(f"{kind} {np.round(found, 3)}" for kind, found in cells.items()), sep="; ", flush=True)
 
 

@@ -335,6 +335,31 @@ def test_codes_of_many_categories_do_not_fit_noise():
     assert model.score(X[200:], y[200:]) > -0.1
 
 
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize(
+    ("kind", "n_columns"), [("words", 1500), ("words", 700), ("codes", 700), ("dense", 700)]
+)
+@pytest.mark.filterwarnings("ignore:The data support no coefficients")
+def test_regressions_of_any_size_are_no_worse_than_ridge(kind, n_columns, noise):
+    """Of 900 rows, with the penalty that is best on the new rows; sparse data as they are."""
+    rng = np.random.default_rng(0)
+    if kind == "dense":
+        X = rng.normal(size=(1800, n_columns))
+    else:
+        shares = 1.0 / np.arange(1, n_columns + 1) if kind == "words" else np.ones(n_columns)
+        places = rng.choice(n_columns, (1800, 25), p=shares / shares.sum())
+        X = sparse.csr_array((np.ones(places.size), places.ravel(), np.arange(0, places.size + 1, 25)))
+        X.sum_duplicates()
+    score = X @ rng.normal(size=n_columns)
+    y = score / score.std() + noise * rng.normal(size=1800)
+    model = OnnxSGDRegressor(random_state=0).fit(X[:900], y[:900])
+    scores = []
+    for alpha in np.logspace(-2, 5, 15):
+        ridge = Ridge(alpha, solver="lsqr").fit(X[:900], y[:900])
+        scores.append(ridge.score(X[900:], y[900:]))
+    assert model.score(X[900:], y[900:]) > max(scores) - 0.06
+
+
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "focal", CrossEntropy()], ids=str)
 def test_classes_of_many_columns_are_not_overfitted(loss):
     """Accuracy and scores of 150 rows with 120 columns, means of three sets."""
