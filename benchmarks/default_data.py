@@ -12,8 +12,8 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
-    "Data", "collinear", "correlated", "counts", "extreme_rows", "linnerud", "lognormal", "one_hot",
-    "outliers", "rare_class", "scales", "stream", "table", "text", "wide",
+    "Data", "collinear", "correlated", "counts", "extreme_rows", "linnerud", "lognormal",
+    "noisy_columns", "noisy_words", "one_hot", "outliers", "rare_class", "scales", "stream", "table", "text", "wide",
 ]  # fmt: skip
 
 #: Samples and targets.
@@ -133,6 +133,23 @@ def text(kind: str) -> Data:
     ]
     vectorizer = TfidfVectorizer() if kind == "tfidf" else CountVectorizer()
     return vectorizer.fit_transform(documents), labels
+
+
+def noisy_columns() -> Data:
+    """Return 600 columns of 1,000 rows, and a target that is noise as much as signal."""
+    rng = np.random.default_rng(15)
+    X = rng.normal(size=(2 * _N, 600))
+    return X, _targets(X @ rng.normal(size=600), False, rng, noise=1.0)
+
+
+def noisy_words() -> Data:
+    """Return counts of 4,000 words in 1,000 documents, and a target that is noise as much as signal."""
+    rng = np.random.default_rng(14)
+    shares = 1.0 / np.arange(1, 4001)
+    words = rng.choice(4000, (2 * _N, 40), p=shares / shares.sum())
+    documents = [" ".join(f"w{word}" for word in row) for row in words]
+    X = CountVectorizer().fit_transform(documents)
+    return X, _targets(X @ rng.normal(size=X.shape[1]), False, rng, noise=1.0)
 
 
 def stream(kind: str, is_class: bool, is_raw: bool, seed: int) -> Iterator[Data]:

@@ -33,7 +33,7 @@ Results = tuple[list[float], list[float]]
 #: Sets of at most this many rows have five folds, others three.
 _SMALL = 200
 #: Names of sparse data.
-_SPARSE = ("one-hot", "text, tf-idf", "text, counts")
+_SPARSE = ("one-hot", "text, tf-idf", "text, counts", "words and noise")
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ _TARGETS: dict[str, Callable[[], data.Data]] = {
     "correlated": partial(data.correlated, False), "outliers": partial(data.outliers, False),
     "targets of 1e5": partial(data.table, False, 400, 1e5),
     "targets of 1e-5": partial(data.table, False, 400, 1e-5), "20 rows": partial(data.table, False, 20),
-    "100,000 rows": partial(data.table, False, 100_000),
+    "100,000 rows": partial(data.table, False, 100_000), "words and noise": data.noisy_words,
+    "600 columns and noise": data.noisy_columns,
 }  # fmt: skip
 
 
