@@ -304,7 +304,7 @@ class QuadratureRidge(_Ridge):
     @cached_property
     def ratio(self) -> float | None:
         """An estimate of that of :class:`EvidenceRidge`."""
-        if not (self._n_targets and np.isfinite(self._wanted).all() and self._rows.are_finite):
+        if not (self._n_targets and np.isfinite(self._wanted).all()):
             return None
         nodes, weights, of_trace, shares = self._measures
         shrinkage = 1.0 / (1.0 + _RATIOS[:, None] * nodes)
@@ -360,10 +360,6 @@ class _Rows(Protocol):
     def n_columns(self) -> int:
         """The number of columns."""
 
-    @property
-    def are_finite(self) -> bool:
-        """True if all numbers are finite."""
-
     def some(self, rows: np.ndarray) -> Self:
         """Return some of the rows."""
 
@@ -399,10 +395,6 @@ class _SparseRows:
         data = np.asarray(table.data, np.float64) * factor.take(table.indices.astype(np.intp))
         standard = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
         return cls(standard, np.asarray(shift * factor, np.float64), root)
-
-    @property
-    def are_finite(self) -> bool:
-        return bool(np.isfinite(self._table.data).all() and np.isfinite(self._centre).all())
 
     def some(self, rows: np.ndarray) -> _SparseRows:
         return _SparseRows(self._table[rows], self._centre, self._root[rows])
@@ -447,10 +439,6 @@ class _DenseRows:
             block *= root[part, None]
             standard[part] = block
         return cls(standard)
-
-    @property
-    def are_finite(self) -> bool:
-        return bool(np.isfinite(self._table).all())
 
     def some(self, rows: np.ndarray) -> _DenseRows:
         return _DenseRows(self._table[rows])

@@ -24,7 +24,8 @@ class Problem:
 
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
-        is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False, **stopping
+        is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
+        level=-math.inf, length=math.inf, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -33,7 +34,7 @@ class Problem:
             stopping,
             self.state,
             n_batches,
-            lambda state: Start(self.objective, self.objective, share, is_model),
+            lambda state: Start(self.objective, self.objective, share, is_model, level, length),
             lambda: self.objective,
             self.loaded.append,
             score,
@@ -345,6 +346,30 @@ def test_small_gains_begin_the_decay_sooner(n_batches, is_sparse, is_regression,
         objective *= 1.0 - share * most_idle * 1e-3
         problem.move(math.sqrt(objective))
     assert problem.rule._descent.is_decaying == (share < 1)
+
+
+@pytest.mark.parametrize(("n_batches", "n_updates"), [(8, 40), (16, 48), (39, 78), (40, 40), (94, 94)])
+def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_updates):
+    """By steps of the rate in one direction."""
+    problem = Problem(n_batches=n_batches, is_regression=True, level=0.5, length=0.3)
+    assert problem.state.eta == pytest.approx(0.3 / n_updates)
+    short = Problem(n_batches=n_batches, is_regression=True, level=0.5, length=0.3, max_iter=3, tol=1e-9)
+    assert short.state.eta >= problem.state.eta
+
+
+@pytest.mark.parametrize(("gain", "continues"), [(0.12, False), (0.14, True)])
+@pytest.mark.parametrize("n_batches", [8, 40])
+def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(n_batches, gain, continues):
+    """In its last window 150 times `tol`, as a share of the loss there."""
+    problem = Problem(n_batches=n_batches, is_sparse=True)
+    while not problem.rule._descent.is_decaying:
+        problem.move(1.0)
+    n_epochs = problem.rule.n_epochs
+    loss = 1.0
+    for number in range(n_epochs):
+        loss *= 1.0 - gain if number == n_epochs - 1 else 1.0
+        has_ended = problem.move(math.sqrt(loss), loss=loss)
+    assert has_ended == (not continues)
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
