@@ -12,8 +12,8 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
-    "Data", "collinear", "correlated", "counts", "extreme_rows", "linnerud", "lognormal",
-    "noisy_columns", "noisy_words", "one_hot", "outliers", "rare_class", "scales", "stream", "table", "text", "wide",
+    "Data", "collinear", "correlated", "counts", "extreme_rows", "linnerud", "lognormal", "noisy_columns",
+    "noisy_words", "one_hot", "outliers", "rare_class", "scales", "stream", "table", "text", "wide",
 ]  # fmt: skip
 
 #: Samples and targets.

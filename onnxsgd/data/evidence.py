@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -18,6 +18,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.data.krylov import measure, ridge_path
 from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import Table
+from onnxsgd.data.standard_rows import StandardRows, standard_rows
 
 __all__ = ["EvidenceRidge", "QuadratureRidge", "noisy_ridge"]
 
@@ -287,8 +288,7 @@ class QuadratureRidge(_Ridge):
         self, table: Any, target: Table, sample_weight: np.ndarray, shift: np.ndarray, factor: np.ndarray
     ) -> None:
         super().__init__(target, sample_weight)
-        kind = _SparseRows if sparse.issparse(table) else _DenseRows
-        self._rows: _Rows = kind.of(table, shift, factor, self._root[:, 0])
+        self._rows = standard_rows(table, shift, factor, self._root[:, 0])
 
     @cached_property
     def _measures(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -315,7 +315,7 @@ class QuadratureRidge(_Ridge):
         """Return the coefficients of standardised columns, for standardised targets."""
         return np.stack([self._fitted(self._rows, wanted) for wanted in self._wanted.T], axis=1)
 
-    def _fitted(self, rows: _Rows, wanted: np.ndarray) -> np.ndarray:
+    def _fitted(self, rows: StandardRows, wanted: np.ndarray) -> np.ndarray:
         """Return the coefficients for a target; of a ratio of zero they are zero."""
         coefficients = np.zeros(rows.n_columns)
         if self.ratio:
@@ -353,104 +353,7 @@ class QuadratureRidge(_Ridge):
         return errors <= least + self._n_targets * _CLEAR * math.sqrt(_PARTS / self._n_rows)
 
 
-class _Rows(Protocol):
-    """Standardised rows, times the roots of their shares."""
-
-    @property
-    def n_columns(self) -> int:
-        """The number of columns."""
-
-    def some(self, rows: np.ndarray) -> Self:
-        """Return some of the rows."""
-
-    def times(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return the product with a vector of coefficients."""
-
-    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
-        """Return the product of the transposed rows with a vector of a number for each row."""
-
-
-class _SparseRows:
-    """Rows of a CSR matrix; those of columns that are centred stay sparse.
-
-    Parameters
-    ----------
-    table : csr_array of shape [n_rows, n_columns]
-        The rows, divided by the scales of the columns.
-    centre : ndarray of shape [n_columns]
-        The means of the columns, divided by them too.
-    root : ndarray of shape [n_rows]
-        The roots of the shares.
-    """
-
-    def __init__(self, table: Any, centre: np.ndarray, root: np.ndarray) -> None:
-        self._table, self._columns, self._centre, self._root = table, table.T, centre, root
-        self._is_centred = bool(centre.any())
-        self.n_columns: int = table.shape[1]
-
-    @classmethod
-    def of(cls, table: Any, shift: np.ndarray, factor: np.ndarray, root: np.ndarray) -> _SparseRows:
-        """Return the rows of a CSR matrix."""
-        # a conversion beforehand: places of 32 bits take three times as long
-        data = np.asarray(table.data, np.float64) * factor.take(table.indices.astype(np.intp))
-        standard = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
-        return cls(standard, np.asarray(shift * factor, np.float64), root)
-
-    def some(self, rows: np.ndarray) -> _SparseRows:
-        return _SparseRows(self._table[rows], self._centre, self._root[rows])
-
-    def times(self, coefficients: np.ndarray) -> np.ndarray:
-        product: np.ndarray = self._table @ coefficients
-        if self._is_centred:
-            product -= self._centre.dot(coefficients)
-        product *= self._root
-        return product
-
-    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
-        of_rows = of_rows * self._root
-        product: np.ndarray = self._columns @ of_rows
-        if self._is_centred:
-            product -= self._centre * np.add.reduce(of_rows)
-        return product
-
-
-class _DenseRows:
-    """Rows of float32: products are bound by the memory that they read.
-
-    Parameters
-    ----------
-    table : ndarray of float32, of shape [n_rows, n_columns]
-        The rows.
-    """
-
-    def __init__(self, table: np.ndarray) -> None:
-        self._table = table
-        self.n_columns: int = table.shape[1]
-
-    @classmethod
-    def of(cls, table: Table, shift: np.ndarray, factor: np.ndarray, root: np.ndarray) -> _DenseRows:
-        """Return the rows of dense data."""
-        n_rows, n_columns = table.shape
-        standard = np.empty((n_rows, n_columns), np.float32)
-        step = max(1, _BLOCK // n_columns)
-        for start in range(0, n_rows, step):
-            part = slice(start, start + step)
-            block = (np.asarray(table[part], np.float64) - shift) * factor
-            block *= root[part, None]
-            standard[part] = block
-        return cls(standard)
-
-    def some(self, rows: np.ndarray) -> _DenseRows:
-        return _DenseRows(self._table[rows])
-
-    def times(self, coefficients: np.ndarray) -> np.ndarray:
-        return self._table.dot(coefficients.astype(np.float32)).astype(np.float64)
-
-    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
-        return self._table.T.dot(of_rows.astype(np.float32)).astype(np.float64)
-
-
-def _distance(rows: _Rows, coefficients: np.ndarray, wanted: np.ndarray) -> float:
+def _distance(rows: StandardRows, coefficients: np.ndarray, wanted: np.ndarray) -> float:
     """Return the sum of squared errors of predictions."""
     error = rows.times(coefficients) - wanted
     return float(error.dot(error))

@@ -256,16 +256,6 @@ def test_coefficients_of_a_quadrature_are_those_of_ridge_regression(is_sparse):
     assert np.linalg.norm(found.coefficients() - expected) < 0.02 * np.linalg.norm(expected)
 
 
-def test_dense_rows_are_converted_in_parts(monkeypatch):
-    given = sparse_arguments(*words(300, 400, 1.0))
-    given = given[0].toarray(), *given[1:]
-    expected = QuadratureRidge(*given)
-    monkeypatch.setattr(evidence, "_BLOCK", 7 * 400)
-    found = QuadratureRidge(*given)
-    assert found.ratio == expected.ratio
-    np.testing.assert_array_equal(found.coefficients(), expected.coefficients())
-
-
 def test_many_rows_and_columns_have_a_quadrature():
     """Of numbers, sparse or up to 2^24 of them; labels have the evidence alone."""
     table, target = words(700, 600, 1.0)

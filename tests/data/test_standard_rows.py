@@ -1,0 +1,48 @@
+"""Products of standardised rows, beside those of a table in float64."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from onnxsgd.data import standard_rows as module
+from onnxsgd.data.standard_rows import standard_rows
+
+RNG = np.random.default_rng(0)
+TABLE = np.where(RNG.random((50, 30)) < 0.3, RNG.normal(5.0, 1.0, (50, 30)), 0.0)
+FACTOR, ROOT = RNG.uniform(0.1, 10.0, 30), RNG.uniform(0.0, 0.2, 50)
+KINDS = {"sparse": sparse.csr_array, "dense": np.asarray, "float32": np.float32}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_centred", [False, True])
+def test_products_are_those_of_standardised_rows(kind, is_centred):
+    shift = is_centred * TABLE.mean(axis=0)
+    expected = ROOT[:, None] * (TABLE - shift) * FACTOR
+    rows = standard_rows(KINDS[kind](TABLE), shift, FACTOR, ROOT)
+    left, right = RNG.normal(size=50), RNG.normal(size=30)
+    some = np.array([3, 1, 40])
+    # dense rows have 24 bits
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if kind == "sparse" else {"rtol": 1e-4, "atol": 1e-5}
+    assert rows.n_columns == rows.some(some).n_columns == 30
+    np.testing.assert_allclose(rows.times(right), expected @ right, **tolerance)
+    np.testing.assert_allclose(rows.transposed_times(left), expected.T @ left, **tolerance)
+    np.testing.assert_allclose(rows.some(some).times(right), expected[some] @ right, **tolerance)
+    transposed = rows.some(some).transposed_times(left[:3])
+    np.testing.assert_allclose(transposed, expected[some].T @ left[:3], **tolerance)
+    assert rows.times(right).dtype == rows.transposed_times(left).dtype == np.float64
+
+
+def test_digits_of_columns_far_from_zero_are_kept():
+    shift = np.full(30, 1e6)
+    rows = standard_rows(TABLE + 1e6, shift, FACTOR, ROOT)
+    right = RNG.normal(size=30)
+    expected = (ROOT[:, None] * TABLE * FACTOR) @ right
+    np.testing.assert_allclose(rows.times(right), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dense_rows_are_converted_in_parts(monkeypatch):
+    given = TABLE, TABLE.mean(axis=0), FACTOR, ROOT
+    whole = standard_rows(*given)
+    monkeypatch.setattr(module, "_BLOCK", 7 * 30)
+    left = RNG.normal(size=50)
+    np.testing.assert_array_equal(standard_rows(*given).transposed_times(left), whole.transposed_times(left))
