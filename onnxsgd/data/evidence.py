@@ -18,7 +18,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.data.krylov import measure, ridge_path
 from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import Table
-from onnxsgd.data.standard_rows import StandardRows, standard_rows
+from onnxsgd.data.standard_rows import standard_rows
 
 __all__ = ["EvidenceRidge", "QuadratureRidge", "noisy_ridge"]
 
@@ -54,9 +54,10 @@ _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
 _MOST_OF_DENSE = 1 << 24
 #: Of other data the vectors of random signs, and the products of each with the data.
 _SIGNS, _STEPS = 2, 30
-#: One row in so many is left out there; the steps of conjugate gradients at most, and those in a row that
-#: predict these rows worse; the share of the gradient that is left at the end of a regression.
-_PARTS, _MOST_STEPS, _MOST_WORSE, _TOL = 4, 100, 5, 1e-2
+#: The largest ratio whose error so many products resolve.
+_RESOLVED = 1e3
+#: The most steps of conjugate gradients of a regression, and the share of the gradient that ends them.
+_MOST_STEPS, _TOL = 100, 1e-2
 #: The least share of itself in its prediction that a row leaves to the others.
 _LEAST_SHARE = 1e-9
 
@@ -78,8 +79,10 @@ class _Ridge:
         self.deviations: np.ndarray = np.sqrt(np.add.reduce(wanted * wanted))
         wanted /= np.where(self.deviations > 0, self.deviations, 1.0)
         self._wanted = wanted
-        #: The rows that equal weights would have, less the mean.
-        self._n_rows = max(1.0, 1.0 / float(share.dot(share)) - 1.0)
+        #: The geometric mean of the rows with a weight and of those that equal weights would have, less one
+        #: for the mean. 48 targets of 150 to 400 rows with squares of exponential weights have R2 0.188; -0.083
+        #: with the former and 0.164 with the latter, their signs an accuracy of 0.603, 0.616 and 0.583.
+        self._n_rows = max(1.0, math.sqrt(np.count_nonzero(share) / share.dot(share)) - 1.0)
 
     @property
     def _n_targets(self) -> int:
@@ -269,7 +272,7 @@ class QuadratureRidge(_Ridge):
     """The same regression on sparse data, or on many numbers, with an estimate of the evidence.
 
     The forms of targets, and those of vectors of random signs in place of traces, are those of Lanczos
-    quadrature. Some rows are left out together.
+    quadrature.
 
     Parameters
     ----------
@@ -282,6 +285,11 @@ class QuadratureRidge(_Ridge):
     ----------
     deviations : ndarray of shape [n_outputs]
         The deviation of each target.
+
+    References
+    ----------
+    G. H. Golub, M. Heath, G. Wahba, "Generalized Cross-Validation as a Method for Choosing a Good Ridge
+    Parameter", Technometrics 21, 1979.
     """
 
     def __init__(
@@ -313,50 +321,36 @@ class QuadratureRidge(_Ridge):
 
     def coefficients(self) -> np.ndarray:
         """Return the coefficients of standardised columns, for standardised targets."""
-        return np.stack([self._fitted(self._rows, wanted) for wanted in self._wanted.T], axis=1)
-
-    def _fitted(self, rows: StandardRows, wanted: np.ndarray) -> np.ndarray:
-        """Return the coefficients for a target; of a ratio of zero they are zero."""
-        coefficients = np.zeros(rows.n_columns)
-        if self.ratio:
-            path = ridge_path(rows.times, rows.transposed_times, wanted, 1.0 / self.ratio)
-            for coefficients, left in islice(path, _MOST_STEPS):  # noqa: B007
+        found = np.zeros((self._rows.n_columns, self._wanted.shape[1]))
+        if not self.ratio:
+            return found
+        rows, penalty = self._rows, 1.0 / self.ratio
+        for number in np.flatnonzero(self.deviations):
+            path = ridge_path(rows.times, rows.transposed_times, self._wanted[:, number], penalty)
+            for coefficients, left in islice(path, _MOST_STEPS):
+                found[:, number] = coefficients
                 if left < _TOL:
                     break
-        return coefficients
+        return found
 
     @property
     def is_borne_out(self) -> bool:
-        """True if less penalty predicts rows that are left out not clearly better.
+        r"""True if no larger ratio that the steps resolve has a clearly lower error of cross-validation.
 
-        Steps of conjugate gradients without a penalty are fits of less and less penalty.
+        That is the generalised one, :math:`n |r|^2 / (\mathrm{tr}\,S)^2` of residuals :math:`r = S y`, where
+        :math:`S = (I + g Z Z^T)^{-1}`.
         """
-        order = np.random.RandomState(1).permutation(len(self._wanted))
-        n_left_out = len(order) // _PARTS
-        others, left_out = self._rows.some(order[n_left_out:]), self._rows.some(order[:n_left_out])
-        errors, least = 0.0, 0.0
-        for target in self._wanted.T[self.deviations > 0]:
-            known, unknown = target[order[n_left_out:]], target[order[:n_left_out]]
-            size = float(unknown.dot(unknown))
-            if not size > 0:
-                continue
-            errors += _distance(left_out, self._fitted(others, known), unknown) / size
-            best, n_worse = 1.0, 0
-            path = ridge_path(others.times, others.transposed_times, known, 0.0)
-            for coefficients, _ in islice(path, _MOST_STEPS):
-                error = _distance(left_out, coefficients, unknown) / size
-                n_worse = 0 if error < best else n_worse + 1
-                best = min(best, error)
-                if n_worse == _MOST_WORSE:
-                    break
-            least += best
-        return errors <= least + self._n_targets * _CLEAR * math.sqrt(_PARTS / self._n_rows)
+        ratio = self.ratio or 0.0
+        larger = _RATIOS[(ratio < _RATIOS) & (_RATIOS <= _RESOLVED)]
+        errors = self._error(np.array([ratio, *larger]))
+        return bool(errors[0] <= errors.min() + _CLEAR / math.sqrt(self._n_rows))
 
-
-def _distance(rows: StandardRows, coefficients: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the sum of squared errors of predictions."""
-    error = rows.times(coefficients) - wanted
-    return float(error.dot(error))
+    def _error(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the error of cross-validation of ratios, as a share of the variance of the targets."""
+        nodes, weights, of_trace, shares = self._measures
+        remains = (1.0 / (1.0 + ratios[:, None] * nodes) ** 2).dot(weights) / self._n_targets
+        errors: np.ndarray = remains / (1.0 / (1.0 + ratios[:, None] * of_trace)).dot(shares) ** 2
+        return errors
 
 
 def noisy_ridge(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -38,9 +38,6 @@ class StandardRows(Protocol):
     def n_columns(self) -> int:
         """The number of columns."""
 
-    def some(self, rows: np.ndarray) -> Self:
-        """Return some of the rows."""
-
     def times(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the product with a vector of coefficients."""
 
@@ -73,9 +70,6 @@ class _SparseRows:
         data = np.asarray(table.data, np.float64) * factor.take(table.indices.astype(np.intp))
         standard = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
         return cls(standard, np.asarray(shift * factor, np.float64), root)
-
-    def some(self, rows: np.ndarray) -> _SparseRows:
-        return _SparseRows(self._table[rows], self._centre, self._root[rows])
 
     def times(self, coefficients: np.ndarray) -> np.ndarray:
         product: np.ndarray = self._table @ coefficients
@@ -117,9 +111,6 @@ class _DenseRows:
             block *= root[part, None]
             standard[part] = block
         return cls(standard)
-
-    def some(self, rows: np.ndarray) -> _DenseRows:
-        return _DenseRows(self._table[rows])
 
     def times(self, coefficients: np.ndarray) -> np.ndarray:
         return self._table.dot(coefficients.astype(np.float32)).astype(np.float64)

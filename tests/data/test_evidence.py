@@ -296,7 +296,7 @@ def test_little_noise_has_no_quadrature(noise):
 
 
 @pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])
-def test_rows_left_out_contradict_a_ratio_that_is_too_small(is_sparse):
+def test_cross_validation_contradicts_a_ratio_that_is_too_small(is_sparse):
     table, *others = sparse_arguments(*words(900, 600, 0.3))
     found = QuadratureRidge(table if is_sparse else table.toarray(), *others)
     assert found.is_borne_out
@@ -304,6 +304,27 @@ def test_rows_left_out_contradict_a_ratio_that_is_too_small(is_sparse):
     assert not found.is_borne_out
     vars(found)["ratio"] = 0.0
     assert not found.is_borne_out
+
+
+def test_unequal_weights_count_between_the_rows_and_as_many_equal_ones():
+    table, target = data(40)
+    weight = np.random.default_rng(2).exponential(size=N) ** 2
+    weight[:20] = 0.0
+    share = weight / weight.sum()
+    assert ridge(table, target, weight)._n_rows == pytest.approx(np.sqrt(40 / (share @ share)) - 1)
+    assert ridge(table, target)._n_rows == pytest.approx(N - 1)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0, 30.0])
+def test_the_error_is_that_of_generalised_cross_validation(ratio):
+    table, *others = sparse_arguments(*words(1200, 900, 1.0, n_targets=2))
+    found = QuadratureRidge(table, *others)
+    wanted, shift, factor = others[0], others[2], others[3]
+    wanted = (wanted - wanted.mean(axis=0)) / wanted.std(axis=0)
+    columns = (table.toarray() - shift) * factor / np.sqrt(1200)
+    left = np.linalg.inv(np.eye(1200) + ratio * columns @ columns.T)
+    expected = (1200 * np.linalg.norm(left @ wanted, axis=0) ** 2 / np.trace(left) ** 2).mean()
+    assert found._error(np.array([ratio]))[0] == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.filterwarnings("error")
