@@ -80,8 +80,8 @@ class _Ridge:
         wanted /= np.where(self.deviations > 0, self.deviations, 1.0)
         self._wanted = wanted
         #: The geometric mean of the rows with a weight and of those that equal weights would have, less one
-        #: for the mean. 48 targets of 150 to 400 rows with squares of exponential weights have R2 0.188; -0.083
-        #: with the former and 0.164 with the latter, their signs an accuracy of 0.603, 0.616 and 0.583.
+        #: for the mean. 48 targets of 150 to 400 rows with squares of exponential weights have R2 0.188;
+        #: -0.083 with the former, 0.164 with the latter, and their signs an accuracy of 0.603, 0.616, 0.583.
         self._n_rows = max(1.0, math.sqrt(np.count_nonzero(share) / share.dot(share)) - 1.0)
 
     @property
