@@ -52,8 +52,11 @@ _NOISY, _LEAST_REST = 1.1, 0.01
 _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
 #: The most numbers of dense data of more rows and columns: a bound of time, and of 64 MB.
 _MOST_OF_DENSE = 1 << 24
-#: Of other data the vectors of random signs, and the products of each with the data.
-_SIGNS, _STEPS = 2, 30
+#: The most targets there: each has products of its own.
+_MOST_TARGETS = 16
+#: Of other data the vectors of random signs, of fewer rows than the second number and of more, and the products
+#: of each vector with the data.
+_SIGNS, _MANY_ROWS, _STEPS = (2, 1), 1000, 30
 #: The largest ratio whose error so many products resolve.
 _RESOLVED = 1e3
 #: The most steps of conjugate gradients of a regression, and the share of the gradient that ends them.
@@ -301,13 +304,14 @@ class QuadratureRidge(_Ridge):
     @cached_property
     def _measures(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The nodes and weights of all targets together, and those of the mean of the diagonal."""
-        signs = np.random.RandomState(0).choice([-1.0, 1.0], (_SIGNS, len(self._wanted)))
+        n_signs = _SIGNS[len(self._wanted) >= _MANY_ROWS]
+        signs = np.random.RandomState(0).choice([-1.0, 1.0], (n_signs, len(self._wanted)))
         starts = [*self._wanted.T[self.deviations > 0], *signs]
         rows = self._rows
         found = [measure(lambda row: rows.times(rows.transposed_times(row)), v, _STEPS) for v in starts]
-        nodes, weights = (np.concatenate(parts) for parts in zip(*found[:-_SIGNS], strict=True))
-        of_trace, shares = (np.concatenate(parts) for parts in zip(*found[-_SIGNS:], strict=True))
-        return nodes, weights, of_trace, shares / _SIGNS
+        nodes, weights = (np.concatenate(parts) for parts in zip(*found[:-n_signs], strict=True))
+        of_trace, shares = (np.concatenate(parts) for parts in zip(*found[-n_signs:], strict=True))
+        return nodes, weights, of_trace, shares / n_signs
 
     @cached_property
     def ratio(self) -> float | None:
@@ -371,14 +375,16 @@ def noisy_ridge(
     EvidenceRidge, QuadratureRidge or None
         The latter of numbers as targets, and of sparse data or more than 512 rows and columns. None with
         fewer than 16 rows, or columns than 0.09 of the rows, 0.03 of sparse data without labels; of labels
-        with more than 512 rows and columns, or 200 of sparse data; of more than 2^24 dense numbers; where the
-        ratio of the greatest evidence is None, and where rows left out do not bear it out.
+        with more than 512 rows and columns, or 200 of sparse data; of more than 2^24 dense numbers or 16
+        targets for the latter; where the ratio of the greatest evidence is None, and where rows left out do
+        not bear it out.
     """
-    is_sparse, n_rows, n_columns = sparse.issparse(table), target.shape[0], len(factor)
+    is_sparse, (n_rows, n_targets), n_columns = sparse.issparse(table), target.shape, len(factor)
+    n_numbers = n_rows * n_columns
     if is_sparse:
         # others have no coefficients
         n_columns = int(np.count_nonzero(np.bincount(table.indices, minlength=n_columns)))
-    n_numbers, size = n_rows * n_columns, min(n_rows, n_columns)
+    size = min(n_rows, n_columns)
     least = _LEAST_COLUMNS_OF_SPARSE if is_sparse and not are_labels else _LEAST_COLUMNS
     if n_rows < _LEAST_ROWS or n_columns < least * n_rows:
         return None
@@ -388,7 +394,7 @@ def noisy_ridge(
         ridge: EvidenceRidge | QuadratureRidge
         if has_values and (are_labels or not is_sparse):
             ridge = EvidenceRidge(table.toarray() if is_sparse else table, *given, are_labels=are_labels)
-        elif are_labels or not (is_sparse or n_numbers <= _MOST_OF_DENSE):
+        elif are_labels or n_targets > _MOST_TARGETS or not (is_sparse or n_numbers <= _MOST_OF_DENSE):
             return None
         else:
             ridge = QuadratureRidge(table, *given)

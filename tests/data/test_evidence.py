@@ -274,6 +274,21 @@ def test_many_rows_and_columns_have_a_quadrature():
     assert noisy(*sparse_arguments(*wide)) is None
 
 
+def test_too_many_targets_have_none():
+    given = sparse_arguments(*words(700, 600, 1.0, n_targets=17))
+    assert noisy(*given) is None
+    assert noisy(given[0], given[1][:, :16], *given[2:]) is not None
+
+
+def test_few_words_of_many_stay_sparse(monkeypatch):
+    """Columns without an entry count in memory alone."""
+    table, target = words(100, 50, 3.0)
+    table.resize(100, 100_000)
+    given = sparse_arguments(table, (target > 0).astype(float))
+    monkeypatch.setattr(type(given[0]), "toarray", lambda table: pytest.fail("made dense"))
+    assert noisy(*given, are_labels=True) is None
+
+
 def test_too_many_dense_numbers_have_none(monkeypatch):
     given = sparse_arguments(*words(700, 600, 1.0))
     monkeypatch.setattr(evidence, "_MOST_OF_DENSE", 700 * 600 - 1)
