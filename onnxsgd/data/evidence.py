@@ -54,7 +54,7 @@ _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
 _MOST_OF_DENSE = 1 << 24
 #: The most targets there: each has products of its own.
 _MOST_TARGETS = 16
-#: Of other data the vectors of random signs, of fewer rows than the second number and of more, and the products
+#: Of other data the vectors of random signs, of fewer rows than the next number and of more, and the products
 #: of each vector with the data.
 _SIGNS, _MANY_ROWS, _STEPS = (2, 1), 1000, 30
 #: The largest ratio whose error so many products resolve.
