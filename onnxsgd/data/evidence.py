@@ -1,8 +1,8 @@
 """Coefficients of a linear model as large as the data support, by the evidence for ridge regressions.
 
-``benchmarks/support.py``, fits that end there and that learn all: 72 noisy targets have R2 0.274 and -0.485, 8
-of 600 and 1,000 columns 0.134 and -0.754, 48 of sparse data 0.423 and 0.342; 90 noisy sets of classes have an
-accuracy of 0.802 and 0.787, a log loss of 0.51 and 0.93.
+``benchmarks/support.py``, fits that end there and that learn all: 72 noisy targets have R2 0.274 and -0.485,
+8 of 600 and 1,000 columns 0.134 and -0.754, 48 of sparse data 0.423 and 0.342; 90 noisy sets of classes have
+an accuracy of 0.802 and 0.787, a log loss of 0.51 and 0.93.
 """
 
 from __future__ import annotations
