@@ -362,9 +362,12 @@ def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_u
 def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(n_batches, gain, continues):
     """In its last window 150 times `tol`, as a share of the loss there."""
     problem = Problem(n_batches=n_batches, is_sparse=True)
+    n_windows = 0
     while not problem.rule._descent.is_decaying:
         problem.move(1.0)
+        n_windows += 1
     n_epochs = problem.rule.n_epochs
+    assert (n_windows, n_epochs) == (2, 6)
     loss = 1.0
     for number in range(n_epochs):
         loss *= 1.0 - gain if number == n_epochs - 1 else 1.0
