@@ -8,7 +8,7 @@ an accuracy of 0.802 and 0.787, a log loss of 0.51 and 0.93.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -51,8 +51,11 @@ _NOISY, _LEAST_REST = 1.1, 0.01
 #: The rows or columns of sparse data with labels, whichever are fewer, up to which they are made dense: some
 #: 3 ms. The most numbers then, 32 MB.
 _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
-#: The most numbers of dense data of more rows and columns: a bound of time, and of 64 MB.
-_MOST_OF_DENSE = 1 << 24
+#: The rows of sparse data up to which the evidence is exact, of numbers too. 25 sets of 20 rows have R2 0.12
+#: with it and -0.25 with an estimate, of 40 rows 0.18 and 0.14; of 80 rows they are equal.
+_FEW_ROWS = 100
+#: The most entries of other data, times the targets: a bound of time, and of 64 MB of dense data.
+_MOST_ENTRIES = 1 << 24
 #: The most targets there: each has products of its own.
 _MOST_TARGETS = 16
 #: Of other data the vectors of random signs, of fewer rows than the next number and of more, and the products
@@ -302,24 +305,44 @@ class QuadratureRidge(_Ridge):
         super().__init__(target, sample_weight)
         self._rows = standard_rows(table, shift, factor, self._root[:, 0])
 
-    @cached_property
-    def _measures(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The nodes and weights of all targets together, and those of the mean of the diagonal."""
-        n_signs = _SIGNS[len(self._wanted) >= _MANY_ROWS]
-        signs = np.random.RandomState(0).choice([-1.0, 1.0], (n_signs, len(self._wanted)))
-        starts = [*self._wanted.T[self.deviations > 0], *signs]
+    def _measures(self, starts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the nodes and the weights of some starts together."""
         rows = self._rows
         found = [measure(lambda row: rows.times(rows.transposed_times(row)), v, _STEPS) for v in starts]
-        nodes, weights = (np.concatenate(parts) for parts in zip(*found[:-n_signs], strict=True))
-        of_trace, shares = (np.concatenate(parts) for parts in zip(*found[-n_signs:], strict=True))
-        return nodes, weights, of_trace, shares / n_signs
+        nodes, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return nodes, weights
+
+    @cached_property
+    def _signs(self) -> np.ndarray:
+        """Vectors of random signs, whose forms stand for traces."""
+        n_signs = _SIGNS[len(self._wanted) >= _MANY_ROWS]
+        signs: np.ndarray = np.random.RandomState(0).choice([-1.0, 1.0], (n_signs, len(self._wanted)))
+        return signs
+
+    @cached_property
+    def _of_targets(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._measures(self._wanted.T[self.deviations > 0])
+
+    @cached_property
+    def _of_trace(self) -> tuple[np.ndarray, np.ndarray]:
+        nodes, weights = self._measures(self._signs)
+        return nodes, weights / len(self._signs)
+
+    @cached_property
+    def _of_weighted_trace(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same of the diagonal by the shares of the rows, which equal weights do not change."""
+        root = self._root[:, 0]
+        if (root == root[0]).all():
+            return self._of_trace
+        nodes, weights = self._measures(self._signs * root)
+        return nodes, weights / len(self._signs)
 
     @cached_property
     def ratio(self) -> float | None:
         """An estimate of that of :class:`EvidenceRidge`."""
         if not (self._n_targets and np.isfinite(self._wanted).all()):
             return None
-        nodes, weights, of_trace, shares = self._measures
+        (nodes, weights), (of_trace, shares) = self._of_targets, self._of_trace
         shrinkage = 1.0 / (1.0 + _RATIOS[:, None] * nodes)
         logarithms = len(self._wanted) * np.log1p(_RATIOS[:, None] * of_trace).dot(shares)
         return self._greatest(shrinkage.dot(weights), (shrinkage**2).dot(weights), logarithms, 0.0)
@@ -342,8 +365,8 @@ class QuadratureRidge(_Ridge):
     def is_borne_out(self) -> bool:
         r"""True if no larger ratio that the steps resolve has a clearly lower error of cross-validation.
 
-        That is the generalised one, :math:`n |r|^2 / (\mathrm{tr}\,S)^2` of residuals :math:`r = S y`, where
-        :math:`S = (I + g Z Z^T)^{-1}`.
+        That is the generalised one, :math:`n^2 |r|^2 / (\mathrm{tr}\,S)^2` of residuals :math:`r = S y`,
+        where :math:`S = (I + g Z Z^T)^{-1}`; with weights, rows have their shares in the mean of its diagonal.
         """
         ratio = self.ratio or 0.0
         larger = _RATIOS[(ratio < _RATIOS) & (_RATIOS <= _RESOLVED)]
@@ -352,7 +375,7 @@ class QuadratureRidge(_Ridge):
 
     def _error(self, ratios: np.ndarray) -> np.ndarray:
         """Return the error of cross-validation of ratios, as a share of the variance of the targets."""
-        nodes, weights, of_trace, shares = self._measures
+        (nodes, weights), (of_trace, shares) = self._of_targets, self._of_weighted_trace
         remains = (1.0 / (1.0 + ratios[:, None] * nodes) ** 2).dot(weights) / self._n_targets
         errors: np.ndarray = remains / (1.0 / (1.0 + ratios[:, None] * of_trace)).dot(shares) ** 2
         return errors
@@ -374,28 +397,29 @@ def noisy_ridge(
     Returns
     -------
     EvidenceRidge, QuadratureRidge or None
-        The latter of numbers as targets, and of sparse data or more than 512 rows and columns. None with
-        fewer than 16 rows, or columns than 0.09 of the rows, 0.03 of sparse data without labels; of labels
-        with more than 512 rows and columns, or 200 of sparse data; of more than 2^24 dense numbers or 16
-        targets for the latter; where the ratio of the greatest evidence is None, and where rows left out do
-        not bear it out.
+        The latter of numbers as targets, and of sparse data of more than 100 rows or more than 512 rows and
+        columns. None with fewer than 16 rows, or columns than 0.09 of the rows, 0.03 for the latter of sparse
+        data; of labels with more than 512 rows and columns, or 200 of sparse data; of more than 16 targets,
+        or 2^24 entries times targets, for the latter; where the ratio of the greatest evidence is None, and
+        where rows left out do not bear it out.
     """
     is_sparse, (n_rows, n_targets), n_columns = sparse.issparse(table), target.shape, len(factor)
     n_numbers = n_rows * n_columns
+    n_entries = table.nnz if is_sparse else n_numbers
     if is_sparse:
         # others have no coefficients
         n_columns = int(np.count_nonzero(np.bincount(table.indices, minlength=n_columns)))
-    size = min(n_rows, n_columns)
-    least = _LEAST_COLUMNS_OF_SPARSE if is_sparse and not are_labels else _LEAST_COLUMNS
+    size, is_exact = min(n_rows, n_columns), are_labels or not is_sparse or n_rows <= _FEW_ROWS
+    least = _LEAST_COLUMNS if is_exact else _LEAST_COLUMNS_OF_SPARSE
     if n_rows < _LEAST_ROWS or n_columns < least * n_rows:
         return None
     has_values = size <= _FEW_OF_SPARSE and n_numbers <= _MOST_OF_SPARSE if is_sparse else size <= _MOST
     given = target, sample_weight, shift, factor
     with np.errstate(all="ignore"), one_thread():
         ridge: EvidenceRidge | QuadratureRidge
-        if has_values and (are_labels or not is_sparse):
+        if has_values and is_exact:
             ridge = EvidenceRidge(table.toarray() if is_sparse else table, *given, are_labels=are_labels)
-        elif are_labels or n_targets > _MOST_TARGETS or not (is_sparse or n_numbers <= _MOST_OF_DENSE):
+        elif are_labels or n_targets > _MOST_TARGETS or n_entries * n_targets > _MOST_ENTRIES:
             return None
         else:
             ridge = QuadratureRidge(table, *given)

@@ -35,6 +35,11 @@ _TOGETHER = 1 << 16
 _TOGETHER_ON_DEVICE, _BATCHES_ON_DEVICE = 1 << 22, 1 << 16
 
 
+#: Dense data with more updates an epoch have no end at the objective that they support with fewer epochs than
+#: the second number: 1,200 rows of 700 columns take 18 to 49 epochs to it, and score less after 1 to 8.
+_MANY_UPDATES, _FEWEST_EPOCHS = 16, 20
+
+
 class Model(Protocol):
     """The trained graph, such as :class:`onnxsgd.training.program.Program`."""
 
@@ -215,6 +220,8 @@ def _make_rule(
         return PlateauRule(stopping, schedule, state)
     # scores, and an exact number of epochs, have ends of their own
     may_end = stopping.tol is not None and not (score and stopping.on_score)
+    if batches.n_updates > _MANY_UPDATES and not batches.is_sparse:
+        may_end &= stopping.max_iter >= _FEWEST_EPOCHS
     finder = _make_finder(runners, batches, plan, state, model, finds_noise=may_end)
     load = runners.buffers.load
     return DescentRule(

@@ -274,6 +274,17 @@ def test_many_rows_and_columns_have_a_quadrature():
     assert noisy(*sparse_arguments(*wide)) is None
 
 
+def test_unequal_weights_bear_out_as_equal_ones_do():
+    weight = np.random.default_rng(2).exponential(size=900)
+    found = noisy(*sparse_arguments(*words(900, 600, 1.0), weight))
+    assert 0.3 < found.ratio < 30
+
+
+def test_few_rows_of_sparse_data_have_the_evidence():
+    assert type(noisy(*sparse_arguments(*words(100, 60, 2.0)))) is EvidenceRidge
+    assert type(noisy(*sparse_arguments(*words(101, 60, 2.0)))) is QuadratureRidge
+
+
 def test_too_many_targets_have_none():
     given = sparse_arguments(*words(700, 600, 1.0, n_targets=17))
     assert noisy(*given) is None
@@ -291,7 +302,7 @@ def test_few_words_of_many_stay_sparse(monkeypatch):
 
 def test_too_many_dense_numbers_have_none(monkeypatch):
     given = sparse_arguments(*words(700, 600, 1.0))
-    monkeypatch.setattr(evidence, "_MOST_OF_DENSE", 700 * 600 - 1)
+    monkeypatch.setattr(evidence, "_MOST_ENTRIES", 700 * 600 - 1)
     assert noisy(given[0].toarray(), *given[1:]) is None
     assert noisy(*given) is not None
 
@@ -331,15 +342,18 @@ def test_unequal_weights_count_between_the_rows_and_as_many_equal_ones():
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 30.0])
-def test_the_error_is_that_of_generalised_cross_validation(ratio):
-    table, *others = sparse_arguments(*words(1200, 900, 1.0, n_targets=2))
+@pytest.mark.parametrize("power", [0, 1])
+def test_the_error_is_that_of_generalised_cross_validation(ratio, power):
+    weight = np.random.default_rng(4).exponential(size=1200) ** power
+    table, *others = sparse_arguments(*words(1200, 900, 1.0, n_targets=2), weight)
     found = QuadratureRidge(table, *others)
-    wanted, shift, factor = others[0], others[2], others[3]
-    wanted = (wanted - wanted.mean(axis=0)) / wanted.std(axis=0)
-    columns = (table.toarray() - shift) * factor / np.sqrt(1200)
+    share, shift, factor = weight / weight.sum(), others[2], others[3]
+    wanted = np.sqrt(share)[:, None] * (others[0] - share @ others[0]) / found.deviations
+    columns = np.sqrt(share)[:, None] * (table.toarray() - shift) * factor
     left = np.linalg.inv(np.eye(1200) + ratio * columns @ columns.T)
-    expected = (1200 * np.linalg.norm(left @ wanted, axis=0) ** 2 / np.trace(left) ** 2).mean()
-    assert found._error(np.array([ratio]))[0] == pytest.approx(expected, rel=0.05)
+    expected = (np.linalg.norm(left @ wanted, axis=0) ** 2 / (share @ np.diag(left)) ** 2).mean()
+    # by two vectors of random signs
+    assert found._error(np.array([ratio]))[0] == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.filterwarnings("error")

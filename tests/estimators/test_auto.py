@@ -411,6 +411,18 @@ def test_noise_is_not_looked_for_where_training_has_another_end(given, monkeypat
     assert called
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "max_iter", "is_sought"), [(512, 3, True), (600, 19, False), (600, 20, True)]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_few_epochs_of_many_updates_do_not_end_at_a_level(n_rows, max_iter, is_sought, monkeypatch):
+    called = []
+    monkeypatch.setattr(program, "noisy_ridge", lambda *args, **more: called.append(args))
+    X, y = noisy(60, 1.0, n_rows)
+    OnnxSGDRegressor(max_iter=max_iter, random_state=0).fit(X, y)
+    assert bool(called) == is_sought
+
+
 @pytest.mark.parametrize(("penalty", "alpha"), [("l1", 0.03), ("l1", 0.1), ("elasticnet", 0.3)])
 def test_a_large_penalty_selects_columns(penalty, alpha):
     """5 of 200, as coordinate descent does; the ridge regression of the greatest evidence explains 0.3."""
