@@ -366,7 +366,8 @@ class QuadratureRidge(_Ridge):
         r"""True if no larger ratio that the steps resolve has a clearly lower error of cross-validation.
 
         That is the generalised one, :math:`n^2 |r|^2 / (\mathrm{tr}\,S)^2` of residuals :math:`r = S y`,
-        where :math:`S = (I + g Z Z^T)^{-1}`; with weights, rows have their shares in the mean of its diagonal.
+        where :math:`S = (I + g Z Z^T)^{-1}`; with weights, rows have their shares in the mean of its
+        diagonal.
         """
         ratio = self.ratio or 0.0
         larger = _RATIOS[(ratio < _RATIOS) & (_RATIOS <= _RESOLVED)]
