@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, lsqr
 
 from onnxsgd._cached_property import cached_property
-from onnxsgd.data.krylov import measure, ridge_path
 from onnxsgd.data.one_thread import one_thread
+from onnxsgd.data.quadrature import measure
 from onnxsgd.data.row_tables import Table
 from onnxsgd.data.standard_rows import standard_rows
 
@@ -63,8 +63,8 @@ _MOST_TARGETS = 16
 _SIGNS, _MANY_ROWS, _STEPS = (2, 1), 1000, 30
 #: The largest ratio whose error so many products resolve.
 _RESOLVED = 1e3
-#: The most steps of conjugate gradients of a regression, and the share of the gradient that ends them.
-_MOST_STEPS, _TOL = 100, 1e-2
+#: The most steps of a regression there, and its tolerances.
+_MOST_STEPS, _TOL = 100, 1e-3
 #: The least share of itself in its prediction that a row leaves to the others.
 _LEAST_SHARE = 1e-9
 
@@ -349,16 +349,16 @@ class QuadratureRidge(_Ridge):
 
     def coefficients(self) -> np.ndarray:
         """Return the coefficients of standardised columns, for standardised targets."""
-        found = np.zeros((self._rows.n_columns, self._wanted.shape[1]))
+        rows = self._rows
+        found = np.zeros((rows.n_columns, self._wanted.shape[1]))
         if not self.ratio:
             return found
-        rows, penalty = self._rows, 1.0 / self.ratio
+        table = LinearOperator(
+            (len(self._wanted), rows.n_columns), rows.times, rmatvec=rows.transposed_times, dtype=np.float64
+        )
         for number in np.flatnonzero(self.deviations):
-            path = ridge_path(rows.times, rows.transposed_times, self._wanted[:, number], penalty)
-            for coefficients, left in islice(path, _MOST_STEPS):
-                found[:, number] = coefficients
-                if left < _TOL:
-                    break
+            wanted, damp = self._wanted[:, number], self.ratio**-0.5
+            found[:, number] = lsqr(table, wanted, damp, _TOL, _TOL, iter_lim=_MOST_STEPS)[0]
         return found
 
     @property

@@ -1,22 +1,21 @@
-"""Quadratic forms and ridge regressions of large matrices, by products with vectors."""
+"""Quadratic forms of functions of a large symmetric matrix, by Lanczos quadrature."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["measure", "ridge_path"]
+__all__ = ["measure"]
 
 #: The share of the largest number of the tridiagonal matrix at which the space of a start is exhausted.
 _ROUNDING = 1e-10
 
-#: A product of a matrix with a vector.
-Product = Callable[[np.ndarray], np.ndarray]
 
-
-def measure(multiply: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+def measure(
+    multiply: Callable[[np.ndarray], np.ndarray], start: np.ndarray, n_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Return the nodes and the weights of the Lanczos quadrature of a start.
 
     The sum of ``weight * f(node)`` is an estimate of :math:`v^T f(A) v / v^T v`, exact for polynomials of a
@@ -55,38 +54,3 @@ def measure(multiply: Product, start: np.ndarray, n_steps: int) -> tuple[np.ndar
     matrix[np.arange(1, size), np.arange(size - 1)] = off_diagonals[: size - 1]
     values, vectors = np.linalg.eigh(matrix)
     return np.maximum(values, 0.0), vectors[0] ** 2
-
-
-def ridge_path(
-    multiply: Product, multiply_transposed: Product, target: np.ndarray, penalty: float
-) -> Iterator[tuple[np.ndarray, float]]:
-    r"""Yield the coefficients of a ridge regression, and the share of the gradient that is left.
-
-    They are the steps of conjugate gradients on :math:`(Z^T Z + \lambda I) w = Z^T y` from zero, without end
-    but where no gradient is left. The same array is yielded each time.
-
-    Parameters
-    ----------
-    multiply, multiply_transposed : callable
-        Return Z w and :math:`Z^T u` for vectors.
-    target : ndarray of shape [n_rows]
-        The target y.
-    penalty : float
-        The number :math:`\lambda`.
-
-    References
-    ----------
-    M. R. Hestenes, E. Stiefel, "Methods of Conjugate Gradients for Solving Linear Systems", 1952.
-    """
-    residual, gradient = target.copy(), multiply_transposed(target)
-    coefficients, direction = np.zeros_like(gradient), gradient
-    first = square = float(gradient.dot(gradient))
-    while square > 0:
-        moved = multiply(direction)
-        step = square / float(moved.dot(moved) + penalty * direction.dot(direction))
-        coefficients += step * direction
-        residual -= step * moved
-        gradient = multiply_transposed(residual) - penalty * coefficients
-        before, square = square, float(gradient.dot(gradient))
-        yield coefficients, math.sqrt(square / first)
-        direction = gradient + square / before * direction

@@ -1,11 +1,9 @@
-"""Quadratures and regressions by products of a matrix with vectors."""
-
-from itertools import islice
+"""Quadratures by products of a matrix with vectors."""
 
 import numpy as np
 import pytest
 
-from onnxsgd.data.krylov import measure, ridge_path
+from onnxsgd.data.quadrature import measure
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(60, 40)) * np.geomspace(1.0, 0.1, 40)
@@ -54,28 +52,3 @@ def test_an_exhausted_space_ends_the_steps():
     assert len(calls) == 2
     zeros = measure(np.zeros_like, START, 30)
     assert (zeros[0].tolist(), zeros[1].tolist()) == ([0.0], [1.0])
-
-
-@pytest.mark.parametrize("penalty", [0.0, 0.1, 10.0])
-def test_the_path_ends_at_the_ridge_regression(penalty):
-    path = ridge_path(lambda w: ROWS @ w, lambda u: ROWS.T @ u, START, penalty)
-    for coefficients, left in islice(path, 300):  # noqa: B007
-        if left < 1e-12:
-            break
-    expected = np.linalg.solve(ROWS.T @ ROWS + penalty * np.eye(40), ROWS.T @ START)
-    np.testing.assert_allclose(coefficients, expected, rtol=1e-7, atol=1e-9)
-
-
-def test_each_step_lowers_the_objective_and_tells_the_gradient():
-    objectives, first = [], ROWS.T @ START
-    for coefficients, left in islice(ridge_path(lambda w: ROWS @ w, lambda u: ROWS.T @ u, START, 0.5), 12):
-        residual = START - ROWS @ coefficients
-        objectives.append(residual @ residual + 0.5 * coefficients @ coefficients)
-        gradient = ROWS.T @ residual - 0.5 * coefficients
-        assert left == pytest.approx(np.linalg.norm(gradient) / np.linalg.norm(first))
-    assert np.all(np.diff([START @ START, *objectives]) < 0)
-
-
-def test_without_a_gradient_there_is_no_step():
-    apart = START - ROWS @ np.linalg.lstsq(ROWS, START, rcond=None)[0]
-    assert not list(islice(ridge_path(lambda w: 0 * START, lambda u: np.zeros(40), apart, 0.5), 5))
