@@ -194,7 +194,7 @@ class StartFinder:
             return math.inf, 0.0
         with one_thread():
             if self.target is not None or isinstance(ridge, QuadratureRidge):
-                # the latter has no labels
+                # numbers: labels have no estimate
                 units = scales = ridge.deviations
             else:
                 scale = self._scale_of_scores(ridge, noise.loss_of_scores)
