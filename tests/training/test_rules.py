@@ -25,7 +25,7 @@ class Problem:
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
-        level=-math.inf, length=math.inf, **stopping
+        level=-math.inf, length=math.inf, n_rows=1000, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -43,6 +43,7 @@ class Problem:
             is_other=is_other,
             put_back=put_back,
             is_regression=is_regression,
+            n_rows=n_rows,
         )
         if begins:
             self.rule.begin()
@@ -357,17 +358,25 @@ def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_u
     assert short.state.eta >= problem.state.eta
 
 
-@pytest.mark.parametrize(("gain", "continues"), [(0.12, False), (0.14, True)])
+@pytest.mark.parametrize(
+    ("n_rows", "most_idle", "gain", "continues"),
+    [(4095, 2, 0.12, False), (4095, 2, 0.14, True), (4096, 3, 0.08, False), (4096, 3, 0.10, True)],
+)
 @pytest.mark.parametrize("n_batches", [8, 40])
-def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(n_batches, gain, continues):
-    """In its last window 150 times `tol`, as a share of the loss there."""
-    problem = Problem(n_batches=n_batches, is_sparse=True)
+def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(
+    n_batches, n_rows, most_idle, gain, continues
+):
+    """In its last window 150 times `tol`, as a share of the loss there; of many rows 100 times.
+
+    Then windows without gain have half of the epochs of `n_iter_no_change`, in place of a fifth.
+    """
+    problem = Problem(n_batches=n_batches, is_sparse=True, n_rows=n_rows, n_iter_no_change=5)
     n_windows = 0
     while not problem.rule._descent.is_decaying:
         problem.move(1.0)
         n_windows += 1
     n_epochs = problem.rule.n_epochs
-    assert (n_windows, n_epochs) == (2, 6)
+    assert (n_windows, n_epochs) == (most_idle, 6)
     loss = 1.0
     for number in range(n_epochs):
         loss *= 1.0 - gain if number == n_epochs - 1 else 1.0
