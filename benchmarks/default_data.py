@@ -13,7 +13,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 __all__ = [
     "Data", "collinear", "correlated", "counts", "extreme_rows", "linnerud", "lognormal", "noisy_columns",
-    "noisy_words", "one_hot", "outliers", "rare_class", "scales", "stream", "table", "text", "wide",
+    "noisy_scales", "noisy_words", "one_hot", "outliers", "rare_class", "scales", "stream", "table", "text",
+    "wide",
 ]  # fmt: skip
 
 #: Samples and targets.
@@ -140,6 +141,14 @@ def noisy_columns() -> Data:
     rng = np.random.default_rng(15)
     X = rng.normal(size=(2 * _N, 600))
     return X, _targets(X @ rng.normal(size=600), False, rng, noise=1.0)
+
+
+def noisy_scales() -> Data:
+    """Return 200 columns of 1e-4 to 1e4, of 500 rows, and a target that is noise as much as signal."""
+    rng = np.random.default_rng(16)
+    X = rng.normal(size=(_N, 200))
+    y = _targets(X @ rng.normal(size=200), False, rng, noise=1.0)
+    return X * 10.0 ** rng.uniform(-4, 4, 200), y
 
 
 def noisy_words() -> Data:

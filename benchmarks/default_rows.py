@@ -226,7 +226,7 @@ _TARGETS: dict[str, Callable[[], data.Data]] = {
     "targets of 1e5": partial(data.table, False, 400, 1e5),
     "targets of 1e-5": partial(data.table, False, 400, 1e-5), "20 rows": partial(data.table, False, 20),
     "100,000 rows": partial(data.table, False, 100_000), "words and noise": data.noisy_words,
-    "600 columns and noise": data.noisy_columns,
+    "600 columns and noise": data.noisy_columns, "scales 1e-4 to 1e4 and noise": data.noisy_scales,
 }  # fmt: skip
 
 

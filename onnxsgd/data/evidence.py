@@ -79,10 +79,8 @@ class _Ridge:
         wanted = np.asarray(target[:], np.float64)
         # of a constant, rounding of the mean would be left
         varies = wanted.max(axis=0) > wanted.min(axis=0)
-        mean = np.where(varies, share.dot(wanted), wanted[0])
-        #: The half of the way between the codes of two classes, as a distance from the mean.
-        self._middle = (wanted.max() + wanted.min()) / 2.0 - mean
-        wanted = (wanted - mean) * root
+        self._mean = np.where(varies, share.dot(wanted), wanted[0])
+        wanted = (wanted - self._mean) * root
         self.deviations: np.ndarray = np.sqrt(np.add.reduce(wanted * wanted))
         wanted /= np.where(self.deviations > 0, self.deviations, 1.0)
         self._wanted = wanted
@@ -136,7 +134,7 @@ class EvidenceRidge(_Ridge):
     sample_weight : ndarray of shape [n_rows]
         Weights of the rows.
     shift, factor : ndarray of shape [n_features]
-        The standardisation of the columns.
+        The standardisation of the columns. Columns with a factor of 0 are left out.
     are_labels : bool
         Whether the targets are classes.
 
@@ -164,6 +162,10 @@ class EvidenceRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight)
         self._are_labels = are_labels
+        if are_labels:
+            codes = target[:]
+            #: The half of the way between the codes of two classes, as a distance from the mean.
+            self._middle = (float(codes.max()) + float(codes.min())) / 2.0 - self._mean
         self._table, self._shift, self._factor = table[:], shift, factor
 
     def _block(self, part: slice) -> np.ndarray:
@@ -404,12 +406,13 @@ def noisy_ridge(
         or 2^24 entries times targets, for the latter; where the ratio of the greatest evidence is None, and
         where rows left out do not bear it out.
     """
-    is_sparse, (n_rows, n_targets), n_columns = sparse.issparse(table), target.shape, len(factor)
-    n_numbers = n_rows * n_columns
+    is_sparse, (n_rows, n_targets), is_used = sparse.issparse(table), target.shape, factor != 0
+    n_numbers = n_rows * len(factor)
     n_entries = table.nnz if is_sparse else n_numbers
     if is_sparse:
-        # others have no coefficients
-        n_columns = int(np.count_nonzero(np.bincount(table.indices, minlength=n_columns)))
+        # columns without an entry have no coefficients
+        is_used &= np.bincount(table.indices, minlength=len(factor)) > 0
+    n_columns = int(np.count_nonzero(is_used))
     size, is_exact = min(n_rows, n_columns), are_labels or not is_sparse or n_rows <= _FEW_ROWS
     least = _LEAST_COLUMNS if is_exact else _LEAST_COLUMNS_OF_SPARSE
     if n_rows < _LEAST_ROWS or n_columns < least * n_rows:

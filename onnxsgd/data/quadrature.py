@@ -45,7 +45,7 @@ def measure(
         product -= diagonal * vector
         off_diagonal = math.sqrt(product.dot(product))
         diagonals.append(diagonal)
-        if not off_diagonal > _ROUNDING * max(diagonals):
+        if not off_diagonal > _ROUNDING * max(map(abs, diagonals)):
             break
         off_diagonals.append(off_diagonal)
         before, vector = vector, product / off_diagonal

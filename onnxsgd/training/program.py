@@ -311,7 +311,9 @@ class Program:
         table, target = some.features[layer.feature], as_array(some.target)
         if target.ndim != 2 or len(target) < len(batches.target):
             return None
-        weight, given = some.sample_weight, (standard.shift, standard.factor)
+        # columns that the penalty shrinks by half or more fit no noise, nor much else
+        is_free = (self.penalty_of_linear or 0.0) * np.square(standard.factor, dtype=np.float64) < 1.0
+        weight, given = some.sample_weight, (standard.shift, np.where(is_free, standard.factor, 0.0))
 
         def loss_of_scores(raw: np.ndarray) -> float:
             return self._mean_loss(target, raw.astype(target.dtype), weight)

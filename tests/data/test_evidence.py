@@ -256,6 +256,34 @@ def test_coefficients_of_a_quadrature_are_those_of_ridge_regression(is_sparse):
     assert np.linalg.norm(found.coefficients() - expected) < 0.02 * np.linalg.norm(expected)
 
 
+def test_small_penalties_have_their_coefficients_too():
+    """Up to some 100 steps of the least squares."""
+    table, *others = sparse_arguments(*words(400, 300, 0.1))
+    found = QuadratureRidge(table, *others)
+    vars(found)["ratio"] = 3e3
+    target, _, shift, factor = others
+    columns = (table.toarray() - shift) * factor / 20.0
+    wanted = (target - target.mean()) / found.deviations / 20.0
+    expected = Ridge(alpha=1.0 / found.ratio, fit_intercept=False, solver="svd").fit(columns, wanted).coef_
+    error = np.linalg.norm(found.coefficients()[:, 0] - np.ravel(expected))
+    assert error < 0.05 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(("n_rows", "n_signs"), [(999, 2), (1000, 1)])
+def test_few_rows_have_two_vectors_of_signs(n_rows, n_signs):
+    found = QuadratureRidge(*sparse_arguments(*words(n_rows, 600, 1.0)))
+    assert found._signs.shape == (n_signs, n_rows)
+    np.testing.assert_array_equal(np.abs(found._signs), 1.0)
+
+
+def test_ratios_that_the_steps_do_not_resolve_are_not_compared():
+    found = QuadratureRidge(*sparse_arguments(*words(700, 600, 1.0)))
+    found._error = lambda ratios: np.where(ratios > 1e3, 0.0, 1.0)
+    assert found.is_borne_out
+    found._error = lambda ratios: np.where(ratios > 500, 0.0, 1.0)
+    assert not found.is_borne_out
+
+
 def test_many_rows_and_columns_have_a_quadrature():
     """Of numbers, sparse or up to 2^24 of them; labels have the evidence alone."""
     table, target = words(700, 600, 1.0)
@@ -283,6 +311,30 @@ def test_unequal_weights_bear_out_as_equal_ones_do():
 def test_few_rows_of_sparse_data_have_the_evidence():
     assert type(noisy(*sparse_arguments(*words(100, 60, 2.0)))) is EvidenceRidge
     assert type(noisy(*sparse_arguments(*words(101, 60, 2.0)))) is QuadratureRidge
+
+
+@pytest.mark.parametrize("kind", ["exact", "dense", "sparse"])
+def test_columns_with_a_factor_of_zero_are_left_out(kind):
+    table, target = words(90, 600, 1.0) if kind == "exact" else words(700, 900, 1.0)
+    given = sparse_arguments(table, target)
+    dense = kind != "sparse"
+    factor = given[4].copy()
+    factor[::3] = 0.0
+    kept = factor > 0
+    found = noisy(given[0].toarray() if dense else given[0], *given[1:4], factor)
+    some = sparse_arguments(table[:, np.flatnonzero(kept)], target)
+    expected = noisy(some[0].toarray() if dense else some[0], *some[1:])
+    assert type(found) is (EvidenceRidge if kind == "exact" else QuadratureRidge)
+    assert found.ratio == expected.ratio > 0
+    np.testing.assert_allclose(found.coefficients()[kept], expected.coefficients(), atol=1e-4)
+    np.testing.assert_array_equal(found.coefficients()[~kept], 0.0)
+
+
+def test_columns_left_out_are_no_columns_that_fit_noise():
+    table, *others, factor = arguments(*data(40))
+    assert noisy(table, *others, factor) is not None
+    factor[5:] = 0.0
+    assert noisy(table, *others, factor) is None
 
 
 def test_too_many_targets_have_none():

@@ -52,3 +52,5 @@ def test_an_exhausted_space_ends_the_steps():
     assert len(calls) == 2
     zeros = measure(np.zeros_like, START, 30)
     assert (zeros[0].tolist(), zeros[1].tolist()) == ([0.0], [1.0])
+    # rounding takes products of matrices that have zeros below them
+    assert measure(lambda vector: -1e-18 * vector, START, 30)[0].tolist() == [0.0]

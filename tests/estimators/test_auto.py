@@ -360,6 +360,28 @@ def test_regressions_of_any_size_are_no_worse_than_ridge(kind, n_columns, noise)
     assert model.score(X[900:], y[900:]) > max(scores) - 0.06
 
 
+@pytest.mark.parametrize("scale", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize(("kind", "n_columns"), [("dense", 150), ("dense", 700), ("sparse", 700)])
+def test_columns_of_small_scale_keep_none_from_the_end(kind, n_columns, scale):
+    """Their penalty is large, and they learn nothing; the others must not learn noise."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1800, n_columns))
+    if kind == "sparse":
+        X *= rng.random(X.shape) < 0.1
+    y = X @ rng.normal(size=n_columns)
+    y = y / y.std() + rng.normal(size=1800)
+    X[:, -20:] *= scale * 10.0 ** rng.uniform(-1, 0, 20)
+    if kind == "sparse":
+        X = sparse.csr_array(X)
+    n = 900 if n_columns == 700 else 200
+    model = OnnxSGDRegressor(random_state=0).fit(X[:n], y[:n])
+    scores = []
+    for alpha in np.logspace(-2, 5, 15):
+        ridge = Ridge(alpha).fit(X[:n], y[:n])
+        scores.append(ridge.score(X[n:], y[n:]))
+    assert model.score(X[n:], y[n:]) > max(scores) - 0.06
+
+
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "focal", CrossEntropy()], ids=str)
 def test_classes_of_many_columns_are_not_overfitted(loss):
     """Accuracy and scores of 150 rows with 120 columns, means of three sets."""
