@@ -120,9 +120,12 @@ class Moments:
 
     @classmethod
     def _of_sparse(cls, table: Any, weight: np.ndarray) -> Moments:
+        # without a matrix for each of the three
+        columns = table.T
+
         def sums(values: np.ndarray) -> np.ndarray:
-            of_rows = sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
-            return np.asarray(of_rows.T @ weight, np.float64)
+            columns.data = values
+            return np.asarray(columns @ weight, np.float64)
 
         entries = np.asarray(table.data, np.float64)
         is_entry = entries != 0

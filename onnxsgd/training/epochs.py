@@ -401,7 +401,7 @@ class Epochs:
         if batches.blocks is not None:
             return np.stack([batches.block_order(random_state)[:] for _ in range(count)])
         if batches.is_mixed:
-            return np.stack([_shifted(n_samples, batches.batch_size, random_state) for _ in range(count)])
+            return _shifted(self._drawn_together, n_samples, batches.batch_size, random_state)
         return shuffled((self._drawn_together, n_samples), random_state)
 
     def put_back(self) -> None:
@@ -545,14 +545,20 @@ def _compared(part: slice) -> slice:
     return slice((part.stop - 1) // _PART * _PART, part.stop)
 
 
-def _shifted(n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
-    """Return the numbers below `n`: runs of so many neighbours in random order, from a random one on.
+def _shifted(count: int, n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
+    """Return orders of the numbers below `n`: runs of neighbours in random order, from a random one on.
 
     The batches of an epoch are then parts of the data, which need no copy.
     """
-    n_runs, first = n // size, random_state.randint(n)
-    runs = random_state.permutation(n_runs)[:, None] * size + np.arange(size)
-    return (np.concatenate([runs.reshape(-1), np.arange(n_runs * size, n)]) + first) % n
+    n_runs = n // size
+    first = random_state.randint(n, size=(count, 1))
+    orders = np.empty((count, n), np.intp)
+    runs = shuffled((count, n_runs), random_state)[:, :, None] * size + np.arange(size)
+    orders[:, : n_runs * size] = runs.reshape(count, -1)
+    orders[:, n_runs * size :] = np.arange(n_runs * size, n)
+    orders += first
+    orders[orders >= n] -= n
+    return orders
 
 
 @dataclass

@@ -19,7 +19,7 @@ from onnxsgd.training.epochs import Epochs, Numbers, _shifted
 def test_neighbours_are_drawn_together(n, size):
     """But for the last numbers, and those around the first one, in another way each time."""
     random_state = np.random.RandomState(0)
-    orders = [_shifted(n, size, random_state) for _ in range(20)]
+    orders = _shifted(20, n, size, random_state)
     for order in orders:
         np.testing.assert_array_equal(np.sort(order), np.arange(n))
         runs = order[: n // size * size].reshape(-1, size)
