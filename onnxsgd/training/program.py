@@ -94,6 +94,8 @@ _KEPT_BYTES = 256_000_000
 _KEPT_CONVERTED = 16_000_000
 #: The means of two labels of unequal shares.
 _UNEVEN = np.array([0.75, 0.25])
+#: Columns that the penalty shrinks so many times as much as the one that it shrinks least have another scale.
+_FAR_MORE = 100.0
 #: The number of elements of an array.
 _size = attrgetter("size")
 
@@ -311,8 +313,9 @@ class Program:
         table, target = some.features[layer.feature], as_array(some.target)
         if target.ndim != 2 or len(target) < len(batches.target):
             return None
-        # columns that the penalty shrinks by half or more fit no noise, nor much else
-        is_free = (self.penalty_of_linear or 0.0) * np.square(standard.factor, dtype=np.float64) < 1.0
+        # columns that the penalty shrinks by half, and far more than others, fit no noise, nor much else
+        shrinkage = (self.penalty_of_linear or 0.0) * np.square(standard.factor, dtype=np.float64)
+        is_free = shrinkage < max(1.0, _FAR_MORE * shrinkage.min())
         weight, given = some.sample_weight, (standard.shift, np.where(is_free, standard.factor, 0.0))
 
         def loss_of_scores(raw: np.ndarray) -> float:

@@ -382,6 +382,16 @@ def test_columns_of_small_scale_keep_none_from_the_end(kind, n_columns, scale):
     assert model.score(X[n:], y[n:]) > max(scores) - 0.06
 
 
+def test_columns_of_one_scale_are_all_counted_under_a_large_penalty():
+    """That shrinks half of them by half."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1800, 150)) * rng.uniform(0.8, 1.25, 150)
+    y = rng.normal(size=1800)
+    with pytest.warns(UserWarning, match="The data support no coefficients"):
+        model = OnnxSGDRegressor(alpha=1.0, random_state=0).fit(X[:200], y[:200])
+    assert model.score(X[200:], y[200:]) > -0.01
+
+
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber", "focal", CrossEntropy()], ids=str)
 def test_classes_of_many_columns_are_not_overfitted(loss):
     """Accuracy and scores of 150 rows with 120 columns, means of three sets."""
