@@ -2,7 +2,7 @@
 
 ``benchmarks/support.py``, fits that end there and that learn all: 72 noisy targets have R2 0.274 and -0.485,
 8 of 600 and 1,000 columns 0.134 and -0.754, 48 of sparse data 0.423 and 0.342; 90 noisy sets of classes have
-an accuracy of 0.802 and 0.787, a log loss of 0.51 and 0.93.
+an accuracy of 0.803 and 0.787, a log loss of 0.47 and 0.93.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _LARGER = 10.0 ** np.arange(1, 9)
 #: all is learned. 91 sets that are mostly noise have 0.803, 0.803, 0.804, a log loss of 0.55, 0.50, 0.49, and
 #: 0.789 and 0.95 where all is learned; 0.805 and 0.43 without this comparison.
 _CLEAR = 1.0
+#: The errors of classes, as a share of those of the most frequent one, that are few.
+_FEW_ERRORS = 0.5
 #: Numbers of the data that are converted to float64 at once: 16 MB.
 _BLOCK = 1 << 21
 #: The share of its trace below which an eigenvalue is rounding.
@@ -93,6 +95,17 @@ class _Ridge:
     def _n_targets(self) -> int:
         return int(np.count_nonzero(self.deviations))
 
+    @property
+    def _means(self) -> np.ndarray | None:
+        """The means of the standardised columns, where the standardisation does not centre them."""
+        return None
+
+    def offsets(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the mean predictions, without the mean of the target, by coefficients of the columns."""
+        means = self._means
+        offsets = np.zeros(coefficients.shape[1]) if means is None else means.dot(coefficients)
+        return np.asarray(offsets, np.float64)
+
     def _greatest(
         self, residuals: np.ndarray, remains: np.ndarray, logarithms: np.ndarray, unexplained: float
     ) -> float | None:
@@ -127,7 +140,7 @@ class EvidenceRidge(_Ridge):
 
     Parameters
     ----------
-    table : ndarray of shape [n_rows, n_features]
+    table : csr_array or ndarray of shape [n_rows, n_features]
         The data.
     target : ndarray of shape [n_rows, n_outputs]
         The target, encoded for the loss.
@@ -152,7 +165,7 @@ class EvidenceRidge(_Ridge):
 
     def __init__(
         self,
-        table: Table,
+        table: Any,
         target: Table,
         sample_weight: np.ndarray,
         shift: np.ndarray,
@@ -162,11 +175,21 @@ class EvidenceRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight)
         self._are_labels = are_labels
+        self._columns_means: np.ndarray | None = None
+        if sparse.issparse(table):
+            # few columns of sparse data are centred
+            means = table.T @ self._share
+            self._columns_means = (means - shift) * factor
+            table, shift = table.toarray(), means
         if are_labels:
             codes = target[:]
             #: The half of the way between the codes of two classes, as a distance from the mean.
             self._middle = (float(codes.max()) + float(codes.min())) / 2.0 - self._mean
         self._table, self._shift, self._factor = table[:], shift, factor
+
+    @property
+    def _means(self) -> np.ndarray | None:
+        return self._columns_means
 
     def _block(self, part: slice) -> np.ndarray:
         """Return some columns, standardised, with rows times the root of their share."""
@@ -253,6 +276,16 @@ class EvidenceRidge(_Ridge):
         return left_out
 
     @property
+    def tells_classes(self) -> bool:
+        """True if it predicts several classes of rows from the others with half of a constant's errors.
+
+        Labels as numbers have a small evidence there: a class between others is hidden by them. 216 sets of
+        60 to 600 rows in 3 and 6 classes, a third of them of strongly correlated columns, have an accuracy of
+        0.477 (log_loss) and 0.469 (hinge) where all is learned then, 0.473 and 0.462 without this exception.
+        """
+        return self._wanted.shape[1] > 1 and self._error(self.ratio or 0.0) < _FEW_ERRORS * self._error(0.0)
+
+    @property
     def is_borne_out(self) -> bool:
         """True if no larger ratio predicts rows from the others clearly better.
 
@@ -264,11 +297,12 @@ class EvidenceRidge(_Ridge):
 
     def _error(self, ratio: float) -> float:
         """Return the error of rows predicted from the others: squares, or the share of wrong classes."""
-        predicted = self.from_others(ratio)
         wanted = self._wanted / np.where(self._root > 0, self._root, 1.0)
         if not self._are_labels:
-            squares = (predicted - wanted) ** 2
+            squares = (self.from_others(ratio) - wanted) ** 2
             return float(self._share.dot(squares).sum()) / self._n_targets
+        # without a row, its class may not be the most frequent one: all rows tell that
+        predicted = self.from_others(ratio) if ratio else np.zeros_like(wanted)
         predicted, wanted = predicted * self.deviations, wanted * self.deviations
         if wanted.shape[1] == 1:
             wrong = (predicted[:, 0] > self._middle[0]) != (wanted[:, 0] > self._middle[0])
@@ -307,6 +341,10 @@ class QuadratureRidge(_Ridge):
         super().__init__(target, sample_weight)
         self._rows = standard_rows(table, shift, factor, self._root[:, 0])
 
+    @property
+    def _means(self) -> np.ndarray | None:
+        return self._rows.means
+
     def _measures(self, starts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the nodes and the weights of some starts together."""
         rows = self._rows
@@ -321,14 +359,20 @@ class QuadratureRidge(_Ridge):
         signs: np.ndarray = np.random.RandomState(0).choice([-1.0, 1.0], (n_signs, len(self._wanted)))
         return signs
 
+    def _of_signs(self, scale: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the measure of signs, times a scale, without the mean, which the intercept takes."""
+        root, starts = self._root[:, 0], self._signs * scale
+        starts -= root * starts.dot(root)[:, None]
+        nodes, weights = self._measures(starts)
+        return nodes, weights / len(starts)
+
     @cached_property
     def _of_targets(self) -> tuple[np.ndarray, np.ndarray]:
         return self._measures(self._wanted.T[self.deviations > 0])
 
     @cached_property
     def _of_trace(self) -> tuple[np.ndarray, np.ndarray]:
-        nodes, weights = self._measures(self._signs)
-        return nodes, weights / len(self._signs)
+        return self._of_signs(1.0)
 
     @cached_property
     def _of_weighted_trace(self) -> tuple[np.ndarray, np.ndarray]:
@@ -336,8 +380,7 @@ class QuadratureRidge(_Ridge):
         root = self._root[:, 0]
         if (root == root[0]).all():
             return self._of_trace
-        nodes, weights = self._measures(self._signs * root)
-        return nodes, weights / len(self._signs)
+        return self._of_signs(root)
 
     @cached_property
     def ratio(self) -> float | None:
@@ -346,7 +389,7 @@ class QuadratureRidge(_Ridge):
             return None
         (nodes, weights), (of_trace, shares) = self._of_targets, self._of_trace
         shrinkage = 1.0 / (1.0 + _RATIOS[:, None] * nodes)
-        logarithms = len(self._wanted) * np.log1p(_RATIOS[:, None] * of_trace).dot(shares)
+        logarithms = (len(self._wanted) - 1) * np.log1p(_RATIOS[:, None] * of_trace).dot(shares)
         return self._greatest(shrinkage.dot(weights), (shrinkage**2).dot(weights), logarithms, 0.0)
 
     def coefficients(self) -> np.ndarray:
@@ -368,8 +411,8 @@ class QuadratureRidge(_Ridge):
         r"""True if no larger ratio that the steps resolve has a clearly lower error of cross-validation.
 
         That is the generalised one, :math:`n^2 |r|^2 / (\mathrm{tr}\,S)^2` of residuals :math:`r = S y`,
-        where :math:`S = (I + g Z Z^T)^{-1}`; with weights, rows have their shares in the mean of its
-        diagonal.
+        where :math:`S = (I + g Z Z^T)^{-1}` on numbers of mean zero, n less one; with weights, rows have
+        their shares in the mean of its diagonal.
         """
         ratio = self.ratio or 0.0
         larger = _RATIOS[(ratio < _RATIOS) & (_RATIOS <= _RESOLVED)]
@@ -422,7 +465,7 @@ def noisy_ridge(
     with np.errstate(all="ignore"), one_thread():
         ridge: EvidenceRidge | QuadratureRidge
         if has_values and is_exact:
-            ridge = EvidenceRidge(table.toarray() if is_sparse else table, *given, are_labels=are_labels)
+            ridge = EvidenceRidge(table, *given, are_labels=are_labels)
         elif are_labels or n_targets > _MOST_TARGETS or n_entries * n_targets > _MOST_ENTRIES:
             return None
         else:

@@ -16,7 +16,7 @@ _BLOCK = 1 << 21
 
 
 def standard_rows(table: Any, shift: np.ndarray, factor: np.ndarray, root: np.ndarray) -> StandardRows:
-    """Return the rows of data, ``root * (table - shift) * factor``.
+    """Return the rows of data, ``root * (table - shift) * factor`` with columns of weighted mean zero.
 
     Parameters
     ----------
@@ -38,6 +38,10 @@ class StandardRows(Protocol):
     def n_columns(self) -> int:
         """The number of columns."""
 
+    @property
+    def means(self) -> np.ndarray | None:
+        """The means of the standardised columns before they were centred; None: zeros."""
+
     def times(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the product with a vector of coefficients."""
 
@@ -46,22 +50,22 @@ class StandardRows(Protocol):
 
 
 class _SparseRows:
-    """Rows of a CSR matrix; those of columns that are centred stay sparse.
+    """Rows of a CSR matrix, which stay sparse: products are centred, not columns.
 
     Parameters
     ----------
     table : csr_array of shape [n_rows, n_columns]
         The rows, divided by the scales of the columns.
     centre : ndarray of shape [n_columns]
-        The means of the columns, divided by them too.
+        The numbers that the standardisation subtracts from them.
     root : ndarray of shape [n_rows]
         The roots of the shares.
     """
 
     def __init__(self, table: Any, centre: np.ndarray, root: np.ndarray) -> None:
-        self._table, self._columns, self._centre, self._root = table, table.T, centre, root
-        self._is_centred = bool(centre.any())
+        self._table, self._columns, self._root = table, table.T, root
         self.n_columns: int = table.shape[1]
+        self.means: np.ndarray = self._columns @ (root * root) - centre
 
     @classmethod
     def of(cls, table: Any, shift: np.ndarray, factor: np.ndarray, root: np.ndarray) -> _SparseRows:
@@ -72,28 +76,30 @@ class _SparseRows:
         return cls(standard, np.asarray(shift * factor, np.float64), root)
 
     def times(self, coefficients: np.ndarray) -> np.ndarray:
-        product: np.ndarray = self._table @ coefficients
-        if self._is_centred:
-            product -= self._centre.dot(coefficients)
-        product *= self._root
-        return product
+        return self._centred((self._table @ coefficients) * self._root)
 
     def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
-        of_rows = of_rows * self._root
-        product: np.ndarray = self._columns @ of_rows
-        if self._is_centred:
-            product -= self._centre * np.add.reduce(of_rows)
+        product: np.ndarray = self._columns @ (self._centred(of_rows) * self._root)
         return product
+
+    def _centred(self, of_rows: np.ndarray) -> np.ndarray:
+        """Return numbers of rows, times their roots, less the weighted mean: the shares add to one."""
+        centred: np.ndarray = of_rows - self._root * self._root.dot(of_rows)
+        return centred
 
 
 class _DenseRows:
-    """Rows of float32: products are bound by the memory that they read.
+    """Rows of float32, whose columns the standardisation centres.
+
+    Products are bound by the memory that they read.
 
     Parameters
     ----------
     table : ndarray of float32, of shape [n_rows, n_columns]
         The rows.
     """
+
+    means = None
 
     def __init__(self, table: np.ndarray) -> None:
         self._table = table

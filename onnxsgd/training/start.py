@@ -205,8 +205,8 @@ class StartFinder:
             coefficients = ridge.coefficients() * scales
         tensors, key = state.tensors, (noise.layer.weight, WEIGHT)
         weight = coefficients.T if noise.layer.is_transposed else coefficients
-        candidate = tensors | {key: weight.astype(tensors[key].dtype, order="C")}
-        found = self._evaluate(state, convert(candidate))
+        candidate = convert(tensors | {key: weight.astype(tensors[key].dtype, order="C")})
+        found = self._evaluate(state, self._with_last_layer(candidate, 1.0, -ridge.offsets(coefficients)))
         state.tensors = tensors
         if not found.loss < constant.loss:
             # margins of a rare class gain nothing from small scores, which tell it all the same
@@ -220,7 +220,12 @@ class StartFinder:
     def _scale_of_scores(
         self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]
     ) -> float | None:
-        """Return the scale of slopes of scores with the least loss of rows left out; None: that is small."""
+        """Return the scale of slopes of scores with the least loss of rows left out.
+
+        None: that is small, or several classes have few errors.
+        """
+        if ridge.tells_classes:
+            return None
         slopes = ridge.from_others() / np.where(ridge.deviations > 0, ridge.deviations, 1.0)
         least, best = loss_of_scores(self.constant + np.zeros_like(slopes)), 0.0
         large = _SMALL_LOSS * least

@@ -145,6 +145,24 @@ def test_directions_of_small_variance_are_no_noise():
     assert noisy(*arguments(table, np.hstack([labels, 1 - labels])), are_labels=True) is None
 
 
+def test_several_classes_are_told_by_half_of_the_errors_of_a_constant():
+    """Of two, the loss of scores decides."""
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(160, 30))
+    scores = table @ rng.normal(size=(30, 4)) / 5.0
+    for noise, expected in ((0.0, True), (1.0, False)):
+        labels = (scores + noise * rng.normal(size=scores.shape)).argmax(axis=1)
+        found = EvidenceRidge(*arguments(table, np.eye(4)[labels]), are_labels=True)
+        vars(found)["ratio"] = 5.0
+        of_constant = (labels != np.bincount(labels).argmax()).mean()
+        assert found._error(0.0) == pytest.approx(of_constant)
+        assert found.tells_classes == (found._error(found.ratio) < 0.5 * of_constant) == expected
+    two = EvidenceRidge(*arguments(table, (table[:, :1] > 0) * 1.0), are_labels=True)
+    vars(two)["ratio"] = 5.0
+    assert two._error(5.0) < 0.5 * two._error(0.0)
+    assert not two.tells_classes
+
+
 @pytest.mark.parametrize("code", [0.0, -1.0])
 def test_errors_of_labels_are_those_of_rows_left_out(code):
     table, target = data(40)
@@ -234,12 +252,32 @@ def sparse_arguments(table, target, weight=None):
 @pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])
 def test_a_quadrature_has_nearly_the_greatest_evidence(shape, noise, is_sparse):
     table, *others = sparse_arguments(*words(*shape, noise, n_targets=2))
-    exact = EvidenceRidge(table.toarray(), *others, are_labels=False)
-    found = QuadratureRidge(table if is_sparse else table.toarray(), *others)
+    given = table if is_sparse else table.toarray()
+    exact = EvidenceRidge(given, *others, are_labels=False)
+    found = QuadratureRidge(given, *others)
     assert others[2].any()
     assert 0.4 < found.ratio / exact.ratio < 2.5
     assert found.is_borne_out
     np.testing.assert_array_equal(found.deviations, exact.deviations)
+
+
+@pytest.mark.parametrize("are_labels", [False, True])
+def test_sparse_columns_are_centred(are_labels):
+    """The intercept, which has no penalty, is beside them, whatever the standardisation subtracts."""
+    table, target = words(90, 120, 1.0)
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, 90)
+    target = (target > 0).astype(float) if are_labels else target
+    *_, shift, factor = sparse_arguments(table, target, weight)
+    dense, share = table.toarray(), weight / weight.sum()
+    mean = share @ dense
+    found = EvidenceRidge(table, target, weight, shift, factor, are_labels=are_labels)
+    expected = EvidenceRidge(dense, target, weight, mean, factor, are_labels=are_labels)
+    assert found.ratio == expected.ratio
+    np.testing.assert_allclose(found.coefficients(), expected.coefficients(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.from_others(), expected.from_others(), rtol=1e-9, atol=1e-12)
+    offsets = (mean - shift) * factor @ expected.coefficients()
+    np.testing.assert_allclose(found.offsets(found.coefficients()), offsets)
+    np.testing.assert_array_equal(expected.offsets(expected.coefficients()), 0.0)
 
 
 @pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])
@@ -251,8 +289,15 @@ def test_coefficients_of_a_quadrature_are_those_of_ridge_regression(is_sparse):
     found = QuadratureRidge(given, target, weight, shift, factor)
     share = weight / weight.sum()
     wanted = np.sqrt(share)[:, None] * (target - share @ target) / found.deviations
-    columns = np.sqrt(share)[:, None] * (table.toarray() - shift) * factor
+    dense = table.toarray()
+    mean = share @ dense
+    if not is_sparse:
+        given, shift = dense, mean
+    found = QuadratureRidge(given, target, weight, shift, factor)
+    columns = np.sqrt(share)[:, None] * (dense - mean) * factor
     expected = Ridge(alpha=1.0 / found.ratio, fit_intercept=False, solver="svd").fit(columns, wanted).coef_.T
+    np.testing.assert_allclose(found.offsets(expected), (mean - shift) * factor @ expected, atol=1e-9)
+    assert (np.abs(found.offsets(expected)) > 0.01).any() == is_sparse
     assert np.linalg.norm(found.coefficients() - expected) < 0.02 * np.linalg.norm(expected)
 
 
@@ -399,11 +444,14 @@ def test_the_error_is_that_of_generalised_cross_validation(ratio, power):
     weight = np.random.default_rng(4).exponential(size=1200) ** power
     table, *others = sparse_arguments(*words(1200, 900, 1.0, n_targets=2), weight)
     found = QuadratureRidge(table, *others)
-    share, shift, factor = weight / weight.sum(), others[2], others[3]
+    share, dense, factor = weight / weight.sum(), table.toarray(), others[3]
     wanted = np.sqrt(share)[:, None] * (others[0] - share @ others[0]) / found.deviations
-    columns = np.sqrt(share)[:, None] * (table.toarray() - shift) * factor
+    columns = np.sqrt(share)[:, None] * (dense - share @ dense) * factor
     left = np.linalg.inv(np.eye(1200) + ratio * columns @ columns.T)
-    expected = (np.linalg.norm(left @ wanted, axis=0) ** 2 / (share @ np.diag(left)) ** 2).mean()
+    # the mean takes one of the directions
+    left -= np.sqrt(np.outer(share, share))
+    mean = share @ np.diag(left) / (1.0 - share @ share)
+    expected = (np.linalg.norm(left @ wanted, axis=0) ** 2 / mean**2).mean()
     # by two vectors of random signs
     assert found._error(np.array([ratio]))[0] == pytest.approx(expected, rel=0.1)
 

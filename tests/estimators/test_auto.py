@@ -382,6 +382,19 @@ def test_columns_of_small_scale_keep_none_from_the_end(kind, n_columns, scale):
     assert model.score(X[n:], y[n:]) > max(scores) - 0.06
 
 
+@pytest.mark.parametrize(("shape", "density"), [((5000, 200), 0.05), ((5000, 400), 0.2), ((1200, 200), 0.1)])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_sums_of_sparse_rows_are_learned(shape, density, noise):
+    """The columns have no mean of zero, and their sum has its own: the intercept takes it off."""
+    X = sparse.random_array(shape, density=density, format="csr", rng=np.random.default_rng(0))
+    sums = X.sum(axis=1)
+    y = sums / sums.std() + noise * np.random.default_rng(1).normal(size=len(sums))
+    n = len(y) // 2
+    model = OnnxSGDRegressor(random_state=0).fit(X[:n], y[:n])
+    best = max(Ridge(alpha).fit(X[:n], y[:n]).score(X[n:], y[n:]) for alpha in np.logspace(-2, 3, 11))
+    assert model.score(X[n:], y[n:]) > best - 0.05
+
+
 def test_columns_of_one_scale_are_all_counted_under_a_large_penalty():
     """That shrinks half of them by half."""
     rng = np.random.default_rng(0)

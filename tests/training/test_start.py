@@ -368,13 +368,14 @@ def test_losses_without_a_least_value_are_compared_by_differences(shift):
 class NoisyLine(Line):
     """z = x w + b in standard units, of data whose ridge regression has these coefficients."""
 
-    def __init__(self, coefficients, penalty, ratio=1.0):
+    def __init__(self, coefficients, penalty, ratio=1.0, offset=0.0):
         super().__init__([0, 0, 0], 0.0)
         self.penalty = penalty
         found = SimpleNamespace(
             ratio=ratio,
             deviations=Y.std(axis=0),
             coefficients=lambda: np.reshape(coefficients, (3, 1)) / Y.std(),
+            offsets=lambda coefficients: np.full(1, offset),
         )
         noise = NoiseFinder(FirstLayer("x", "w", "b", is_transposed=False), lambda: found, None)
         self.finder = replace(self.finder, for_standard_data=dict, noise=noise)
@@ -392,6 +393,17 @@ def test_training_ends_at_the_objective_of_the_ridge_regression():
     assert start.level == pytest.approx(line.objective().total)
     assert start.level < VARIANCE / 2
     assert start.length == pytest.approx(np.sqrt((0.25 + 1 + 0.0625) / 3) / Y.std())
+
+
+def test_the_mean_prediction_of_columns_that_are_not_centred_is_left_to_the_intercept():
+    line = NoisyLine([0.5, -1, 0.25], 1e-4, offset=0.3)
+    level = line.find().level
+    intercept = line.state.tensors["b", WEIGHT]
+    line.state.tensors = {
+        ("w", WEIGHT): np.array([[0.5], [-1], [0.25]]),
+        ("b", WEIGHT): intercept - 0.3,
+    }
+    assert level == pytest.approx(line.objective().total)
 
 
 @pytest.mark.parametrize("penalty", [0.3, 10.0])
