@@ -67,6 +67,10 @@ _SIGNS, _MANY_ROWS, _STEPS = (2, 1), 1000, 30
 _RESOLVED = 1e3
 #: The most steps of a regression there, and its tolerances.
 _MOST_STEPS, _TOL = 100, 1e-3
+#: The deviations from the median, by the median of the absolute ones, up to which targets are no outliers.
+_USUAL = 3.0
+#: The ratio of a normal distribution's deviation and the median of the absolute ones.
+_DEVIATION_OF_MEDIAN = 1.4826
 #: The least share of itself in its prediction that a row leaves to the others.
 _LEAST_SHARE = 1e-9
 
@@ -435,10 +439,12 @@ def noisy_ridge(
     factor: np.ndarray,
     *,
     are_labels: bool,
+    is_robust: bool = False,
 ) -> EvidenceRidge | QuadratureRidge | None:
     """Return the ridge regression of data whose least squares fit noise.
 
-    The parameters are those of :class:`EvidenceRidge`; the table may be a CSR matrix.
+    The parameters are those of :class:`EvidenceRidge`; the table may be a CSR matrix. With `is_robust`,
+    outliers among the targets are at the end of the usual range.
 
     Returns
     -------
@@ -461,13 +467,33 @@ def noisy_ridge(
     if n_rows < _LEAST_ROWS or n_columns < least * n_rows:
         return None
     has_values = size <= _FEW_OF_SPARSE and n_numbers <= _MOST_OF_SPARSE if is_sparse else size <= _MOST
-    given = target, sample_weight, shift, factor
+    has_exact = has_values and is_exact
+    has_estimate = not are_labels and n_targets <= _MOST_TARGETS and n_entries * n_targets <= _MOST_ENTRIES
+    if not (has_exact or has_estimate):
+        return None
+    given = _without_outliers(target[:]) if is_robust else target, sample_weight, shift, factor
     with np.errstate(all="ignore"), one_thread():
         ridge: EvidenceRidge | QuadratureRidge
-        if has_values and is_exact:
+        if has_exact:
             ridge = EvidenceRidge(table, *given, are_labels=are_labels)
-        elif are_labels or n_targets > _MOST_TARGETS or n_entries * n_targets > _MOST_ENTRIES:
-            return None
         else:
             ridge = QuadratureRidge(table, *given)
         return None if ridge.ratio is None or not ridge.is_borne_out else ridge
+
+
+def _without_outliers(target: np.ndarray) -> np.ndarray:
+    """Return targets of shape [n_samples, n_outputs] with outliers at the end of the usual range of each.
+
+    Of a target that has one value in half of the rows, none is an outlier.
+
+    References
+    ----------
+    F. R. Hampel, "The Influence Curve and its Role in Robust Estimation", Journal of the American Statistical
+    Association 69, 1974.
+    """
+    target = np.asarray(target, np.float64)
+    median = np.median(target, axis=0)
+    spread = _USUAL * _DEVIATION_OF_MEDIAN * np.median(np.abs(target - median), axis=0)
+    spread[~(spread > 0)] = np.inf
+    usual: np.ndarray = np.clip(target, median - spread, median + spread)
+    return usual

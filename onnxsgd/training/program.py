@@ -46,7 +46,15 @@ from onnxsgd.graph.multiplications import Multiplications, count_multiplications
 from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.learner.learner import Parts
-from onnxsgd.losses import FromCallable, SquaredError
+from onnxsgd.losses import (
+    AbsoluteError,
+    EpsilonInsensitive,
+    FromCallable,
+    Huber,
+    LogCosh,
+    SquaredEpsilonInsensitive,
+    SquaredError,
+)
 from onnxsgd.optimizers import BlockAdam
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.events import decided
@@ -96,6 +104,9 @@ _KEPT_CONVERTED = 16_000_000
 _UNEVEN = np.array([0.75, 0.25])
 #: Columns that the penalty shrinks so many times as much as the one that it shrinks least have another scale.
 _FAR_MORE = 100.0
+#: The losses of residuals of both signs alike: of their squares, and of their sizes, at least of large ones.
+_OF_SQUARES = (SquaredError, SquaredEpsilonInsensitive)
+_OF_SIZES = (Huber, AbsoluteError, LogCosh, EpsilonInsensitive)
 #: The number of elements of an array.
 _size = attrgetter("size")
 
@@ -294,9 +305,9 @@ class Program:
     def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
         """Return the noise that the model could fit, if it is a linear one.
 
-        Cases: classifiers, and regressors with a squared error: the targets of other losses may be far from a
-        normal distribution; `some` has all rows of `batches`; gradients have no preconditioner, which data of
-        little noise have; the intercept is trained, and the loss has scores of the shares of classes.
+        Cases: classifiers, and regressors whose loss is one of residuals of both signs alike; `some` has all
+        rows of `batches`; gradients have no preconditioner, which data of little noise have; the intercept is
+        trained, and the loss has scores of the shares of classes.
         """
         layer, loss = self.only_layer, self.plan.loss
         standard = None if layer is None else batches.standards.get(layer.feature)
@@ -308,7 +319,8 @@ class Program:
         if not (self.plan.is_regression or loss.scores_of_shares(_UNEVEN, 0.1).any()):
             # the scores that know the shares of classes alone are not those of the loss
             return None
-        if type(loss) is not SquaredError and (self.plan.is_regression or loss.unit is not None):
+        is_robust, are_labels = type(loss) in _OF_SIZES, not self.plan.is_regression
+        if loss.unit is not None if are_labels else not (is_robust or type(loss) in _OF_SQUARES):
             return None
         table, target = some.features[layer.feature], as_array(some.target)
         if target.ndim != 2 or len(target) < len(batches.target):
@@ -321,8 +333,9 @@ class Program:
         def loss_of_scores(raw: np.ndarray) -> float:
             return self._mean_loss(target, raw.astype(target.dtype), weight)
 
-        are_labels = not self.plan.is_regression
-        ridge = partial(noisy_ridge, table, target, weight, *given, are_labels=are_labels)
+        ridge = partial(
+            noisy_ridge, table, target, weight, *given, are_labels=are_labels, is_robust=is_robust
+        )
         return NoiseFinder(layer, ridge, loss_of_scores)
 
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:

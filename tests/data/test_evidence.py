@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from scipy import sparse
+from scipy import sparse, stats
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
@@ -380,6 +380,23 @@ def test_columns_left_out_are_no_columns_that_fit_noise():
     assert noisy(table, *others, factor) is not None
     factor[5:] = 0.0
     assert noisy(table, *others, factor) is None
+
+
+def test_outliers_are_at_the_end_of_the_usual_range():
+    """Three deviations of a normal distribution around the median."""
+    table, target = data(40, n_targets=2)
+    target[:4] += 1e4
+    target[:, 1] = np.where(np.arange(N) < 40, 2.0, target[:, 1])
+    found = noisy_ridge(*arguments(table, target), are_labels=False, is_robust=True)
+    median = np.median(target[:, 0])
+    spread = 3.0 / stats.norm.ppf(0.75) * np.median(np.abs(target[:, 0] - median))
+    usual = np.c_[np.clip(target[:, 0], median - spread, median + spread), target[:, 1]]
+    assert (usual != target).sum() >= 4
+    expected = ridge(table, usual)
+    np.testing.assert_allclose(found.deviations, expected.deviations, rtol=1e-4)
+    assert found.ratio == expected.ratio
+    plain = noisy_ridge(*arguments(table, target), are_labels=False)
+    assert plain is None or plain.deviations[0] > 10 * found.deviations[0]
 
 
 def test_too_many_targets_have_none():

@@ -315,10 +315,11 @@ def noisy(n_columns, noise, n_rows=300, seed=0):
 
 @pytest.mark.parametrize("noise", [0.5, 2.0])
 @pytest.mark.parametrize("n_columns", [80, 150, 400])
-def test_regressions_of_many_columns_are_no_worse_than_ridge_with_the_best_penalty(n_columns, noise):
+@pytest.mark.parametrize("loss", ["squared_error", "squared_epsilon_insensitive"])
+def test_regressions_of_many_columns_are_no_worse_than_ridge_with_the_best_penalty(loss, n_columns, noise):
     """Of 150 rows; the minimum of the objective explains less than the mean."""
     X, y = noisy(n_columns, noise)
-    model = OnnxSGDRegressor(random_state=0).fit(X[:150], y[:150])
+    model = OnnxSGDRegressor(loss=loss, random_state=0).fit(X[:150], y[:150])
     standard = StandardScaler().fit(X[:150])
     ridge = RidgeCV(np.logspace(-2, 5, 30)).fit(standard.transform(X[:150]), y[:150])
     of_ridge = ridge.score(standard.transform(X[150:]), y[150:])
@@ -358,6 +359,24 @@ def test_regressions_of_any_size_are_no_worse_than_ridge(kind, n_columns, noise)
         ridge = Ridge(alpha, solver="lsqr").fit(X[:900], y[:900])
         scores.append(ridge.score(X[900:], y[900:]))
     assert model.score(X[900:], y[900:]) > max(scores) - 0.06
+
+
+@pytest.mark.parametrize("loss", ["huber", "absolute_error", "log_cosh", "epsilon_insensitive"])
+@pytest.mark.parametrize(("n_columns", "is_sparse"), [(150, False), (700, True)])
+def test_robust_regressions_do_not_learn_noise(loss, n_columns, is_sparse):
+    """Heavy tails, and 3 percent of outliers; the mean explains more than the minimum of the objective."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1800, n_columns))
+    if is_sparse:
+        X = sparse.csr_array(X * (rng.random(X.shape) < 0.05))
+    signal = X @ rng.normal(size=n_columns)
+    signal /= signal.std()
+    y = signal + rng.standard_t(3, 1800) + 30.0 * rng.normal(size=1800) * (rng.random(1800) < 0.03)
+    n = 900 if is_sparse else 200
+    predicted = OnnxSGDRegressor(loss=loss, random_state=0).fit(X[:n], y[:n]).predict(X[n:])
+    usual = np.clip(y[:n], -4.0, 4.0)
+    best = max(Ridge(a).fit(X[:n], usual).score(X[n:], signal[n:]) for a in np.logspace(-1, 4, 16))
+    assert r2_score(signal[n:], predicted) > best - 0.1
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1e-3, 1e-5])
