@@ -241,10 +241,13 @@ class Moments:
 
     @property
     def centre(self) -> np.ndarray:
-        """The mean of each column over all rows; zero for columns that are not centred."""
-        if self.is_full:
-            return self.mean
-        return np.where(self._is_dense, self._share * self.mean, 0.0)
+        """The mean of each column over all rows; zero for sparse ones."""
+        return self.mean if self.is_full else np.where(self._is_dense, self.mean_of_rows, 0.0)
+
+    @property
+    def mean_of_rows(self) -> np.ndarray:
+        """The mean of each column over all rows, of those without an entry too."""
+        return self.mean if self.is_full else self._share * self.mean
 
     def deviation(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
         """Return the standard deviation; for columns constant but for rounding the absolute mean, or 1.

@@ -30,12 +30,15 @@ class SparseRows(NamedTuple):
         The column and the value of each entry. There may be entries of other rows before and behind.
     n_columns : int
         The number of columns.
+    offsets : ndarray of float64, of shape [n_rows], or None
+        The products of the rows and the centre that is subtracted from each; None: the centre is zero.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     data: np.ndarray
     n_columns: int
+    offsets: np.ndarray | None = None
 
     def alone(self) -> SparseRows:
         """Return the same rows without entries of others."""

@@ -278,12 +278,14 @@ def make_standards(
     data: Batches | None = None,
     n_rows: int = 0,
     penalty: float | None = None,
+    *,
+    centres_sparse: bool = False,
 ) -> dict[str, Standard]:
     """Return the standardisation of some columns, those of :func:`~.first_layers.columns_of`.
 
     Columns are not centred where that is impossible: where a layer has no trained intercept, or pads data
-    with zeros, as convolutions do, or where they are sparse. They then have root mean squares of 1. A channel
-    of a convolution is one column.
+    with zeros, as convolutions do, or where they are sparse, without `centres_sparse`. They then have root
+    mean squares of 1. A channel of a convolution is one column.
 
     With the `data` of a fit, or some of its `n_rows` rows, columns of dense tables that outnumber these have
     the scales of :func:`~.column_scales.telling_scales`. With the `penalty` of a linear model, the strength
@@ -300,7 +302,8 @@ def make_standards(
         rows = data if data is not None and is_dense_table and data.target.ndim == 2 else None
         if rows is not None and len(scale) > n_rows:
             scale = telling_scales(features[name], rows.target, rows.sample_weight, known.centre, scale)
-        shift = known.centre if is_centred else np.zeros_like(known.mean)
+        centre = known.mean_of_rows if centres_sparse else known.centre
+        shift = centre if is_centred else np.zeros_like(known.mean)
         shift, factor = shift.astype(dtype), np.reciprocal(scale).astype(dtype)
         if axis != -1:
             shape = (-1, *(1 for _ in features[name].shape[2:]))

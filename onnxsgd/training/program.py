@@ -66,7 +66,12 @@ from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
 from onnxsgd.training.repeated_part import RepeatedPart, is_dense, parts_ahead, repeats_parts
-from onnxsgd.training.sparse_runners import intercept_factors, make_sparse_runners, trains_sparse
+from onnxsgd.training.sparse_runners import (
+    centres_products,
+    intercept_factors,
+    make_sparse_runners,
+    trains_sparse,
+)
 from onnxsgd.training.start import ENOUGH_ROWS, NoiseFinder, best_constant
 from onnxsgd.training.state import FitState, rate_scales
 from onnxsgd.training.used_columns import UsedColumns, used_columns
@@ -430,8 +435,9 @@ class Program:
                 _warn_of_extremes(batches.features[name], moments[name])
         data = None if in_parts else batches
         standards = make_standards(
-            self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear
-        )
+            self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear,
+            centres_sparse=data is not None and self._centres_sparse(batches),
+        )  # fmt: skip
         batches = batches.standardised(standards, weight_unit, is_repeated=not in_parts)
         return batches.with_bounded_rows() if has_extremes else batches
 
@@ -454,6 +460,11 @@ class Program:
             return None
         penalty = plan.penalties.get(layer.weight)
         return 0.0 if penalty is None else penalty.l2 or 0.0
+
+    def _centres_sparse(self, batches: Batches) -> bool:
+        """Tell whether all columns of sparse data are centred, and their rates do not change that."""
+        is_sparse = batches.is_sparse and self._trains_sparse(self.plan.step_spec, dict(batches.features))
+        return is_sparse and centres_products(self.plan.step_spec, self.first_layers)
 
     def _trains_sparse(self, spec: StepSpec, features: Features) -> bool:
         if not self._is_sparse(features) or not self.plan.loss.is_formula:

@@ -29,7 +29,7 @@ from onnxsgd.runtime.sessions import make_session, resolve_threads
 from onnxsgd.training.epochs import Runners
 from onnxsgd.training.fit_plan import FitPlan
 
-__all__ = ["intercept_factors", "make_sparse_runners", "trains_sparse"]
+__all__ = ["centres_products", "intercept_factors", "make_sparse_runners", "trains_sparse"]
 
 #: The factor of the rate of intercepts on sparse data in scikit-learn, ``SPARSE_INTERCEPT_DECAY``.
 _INTERCEPT_FACTOR = 0.01
@@ -66,6 +66,16 @@ def trains_sparse(spec: StepSpec, layers: Sequence[FirstLayer], features: Mappin
     if not layers or not is_sparse or spec.needs_general_step:
         return False
     return _is_plain(spec) or _updates_rows(spec)
+
+
+def centres_products(spec: StepSpec, layers: Sequence[FirstLayer]) -> bool:
+    """Tell whether the updates can subtract the means of columns from products, and leave the data sparse."""
+    return all(_has_factors(spec, layer) for layer in layers)
+
+
+def _has_factors(spec: StepSpec, layer: FirstLayer) -> bool:
+    """Tell whether the updates of a first layer are those of block Adam by factors."""
+    return type(spec.optimizer) is BlockAdam and not (spec.l1 and layer.weight in spec.penalised)
 
 
 def _is_plain(spec: StepSpec) -> bool:
@@ -130,11 +140,12 @@ def make_sparse_runners(
     buffers = make_buffers(inner, weights)
     opsets = parts.split.tail.graph.opset_imports
     n_entries = _entries_of_batch(batches)
+    centre = _centre(batches) if centres_products(spec, layers) else None
     own = [
-        _sparse_layer(layer, names, spec, step, tensors[layer.weight, WEIGHT], opsets, n_entries)
+        _sparse_layer(layer, names, spec, step, tensors[layer.weight, WEIGHT], opsets, n_entries, centre)
         for layer, names in zip(layers, step.products, strict=True)
     ]
-    runner = SparseStepRunner(sessions, step, buffers, own, batches)
+    runner = SparseStepRunner(sessions, step, buffers, own, batches, centre)
     return Runners(SparseBuffers(buffers, own, spec.weights), runner, lambda: runner, is_sparse=True)
 
 
@@ -143,6 +154,16 @@ def _of_weights(
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the shapes of these weights alone."""
     return tuple((name, shape) for name, shape in shapes if name in names)
+
+
+def _centre(batches: Batches) -> np.ndarray | None:
+    """Return what the standardisation subtracts from scaled columns, if from any."""
+    ((name, _),) = batches.features.items()
+    standard = batches.standards.get(name)
+    if standard is None or not standard.shift.any():
+        return None
+    centre: np.ndarray = standard.shift * standard.factor
+    return centre
 
 
 def _entries_of_batch(batches: Batches) -> float:
@@ -159,13 +180,14 @@ def _sparse_layer(
     weight: np.ndarray,
     opsets: Mapping[str, int],
     n_entries: float,
+    centre: np.ndarray | None,
 ) -> SparseLayer:
     columns = {name: column for column, name in enumerate(step.scalars)}
     numbers = spec.numbers_of(layer.weight, columns)
     if _is_plain(spec):
         updates = _plain_update(layer, spec, weight)
     else:
-        updates = _row_update(layer, spec, weight, opsets, n_entries)
+        updates = _row_update(layer, spec, weight, opsets, n_entries, centre)
     return SparseLayer(layer.weight, layer.is_transposed, *names, numbers, updates)
 
 
@@ -176,17 +198,21 @@ def _plain_update(layer: FirstLayer, spec: StepSpec, weight: np.ndarray) -> Spar
 
 
 def _row_update(
-    layer: FirstLayer, spec: StepSpec, weight: np.ndarray, opsets: Mapping[str, int], n_entries: float
+    layer: FirstLayer,
+    spec: StepSpec,
+    weight: np.ndarray,
+    opsets: Mapping[str, int],
+    n_entries: float,
+    centre: np.ndarray | None,
 ) -> SparseUpdate:
     shapes = {WEIGHT: weight.shape}
     shapes |= {kind: spec.state_shape(layer.weight, kind, weight.shape) for kind in spec.states(layer.weight)}
     turned = {kind: shape[::-1] if layer.is_transposed else shape for kind, shape in shapes.items()}
-    is_penalised = layer.weight in spec.penalised
-    if type(spec.optimizer) is BlockAdam and not (spec.l1 and is_penalised):
-        decays = spec.l2 and is_penalised
+    if _has_factors(spec, layer):
+        decays = spec.l2 and layer.weight in spec.penalised
         if turned[WEIGHT][0] <= _FEW_COLUMNS * n_entries:
-            return WholeBlockAdam(turned, weight.dtype, decays=decays)
-        return SparseBlockAdam(turned, weight.dtype, spec.batch_size, decays=decays)
+            return WholeBlockAdam(turned, weight.dtype, decays=decays, centre=centre)
+        return SparseBlockAdam(turned, weight.dtype, spec.batch_size, decays=decays, centre=centre)
 
     def build() -> tuple[Any, RowUpdateGraph]:
         graph = build_row_update(spec, layer.weight, turned, weight.dtype, opsets)

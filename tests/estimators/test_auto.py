@@ -401,7 +401,7 @@ def test_columns_of_small_scale_keep_none_from_the_end(kind, n_columns, scale):
     assert model.score(X[n:], y[n:]) > max(scores) - 0.06
 
 
-@pytest.mark.parametrize(("shape", "density"), [((5000, 200), 0.05), ((5000, 400), 0.2), ((1200, 200), 0.1)])
+@pytest.mark.parametrize(("shape", "density"), [((5000, 200), 0.05), ((5000, 400), 0.2), ((700, 400), 0.05)])
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_sums_of_sparse_rows_are_learned(shape, density, noise):
     """The columns have no mean of zero, and their sum has its own: the intercept takes it off."""
@@ -412,6 +412,18 @@ def test_sums_of_sparse_rows_are_learned(shape, density, noise):
     model = OnnxSGDRegressor(random_state=0).fit(X[:n], y[:n])
     best = max(Ridge(alpha).fit(X[:n], y[:n]).score(X[n:], y[n:]) for alpha in np.logspace(-2, 3, 11))
     assert model.score(X[n:], y[n:]) > best - 0.05
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_classes_of_sums_of_sparse_rows_are_learned(loss):
+    """No worse than on a dense table, whose columns are centred."""
+    X = sparse.random_array((1500, 300), density=0.2, format="csr", rng=np.random.default_rng(0))
+    sums = X.sum(axis=1)
+    y = sums > np.median(sums)
+    sparse_one = OnnxSGDClassifier(loss=loss, random_state=0).fit(X[:750], y[:750])
+    dense_one = OnnxSGDClassifier(loss=loss, random_state=0).fit(X[:750].toarray(), y[:750])
+    of_dense = dense_one.score(X[750:].toarray(), y[750:])
+    assert sparse_one.score(X[750:], y[750:]) > max(of_dense - 0.02, 0.8)
 
 
 def test_columns_of_one_scale_are_all_counted_under_a_large_penalty():

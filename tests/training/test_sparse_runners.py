@@ -22,6 +22,7 @@ from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.engine.step.sparse_step import SparseStepRunner
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import SGD, Adagrad, Adam, AdamW, BlockAdam, Lion, RMSProp
+from onnxsgd.training import sparse_runners
 
 RNG = np.random.default_rng(0)
 N, D = 203, 40
@@ -160,6 +161,45 @@ def test_neighbouring_rows_need_no_copy(monkeypatch):
     monkeypatch.setattr(SparseStepRunner, "_split", SparseStepRunner._gathered)
     np.testing.assert_array_equal(OnnxSGDClassifier(**settings).fit(X, CLASS).coef_, ours.coef_)
     assert len(gathered) == ours.t_
+
+
+@pytest.mark.parametrize("n_columns", [20, 4000], ids=["few columns", "many columns"])
+@pytest.mark.parametrize("model", ["linear", "several classes", "hidden layer"])
+@pytest.mark.parametrize("is_copied", [False, True], ids=["neighbours", "gathered"])
+def test_centred_products_are_those_of_centred_columns(n_columns, model, is_copied, monkeypatch):
+    """With an entry in each row the same updates are made, in as much time as dense ones take."""
+    rng = np.random.default_rng(0)
+    table = sparse.random_array((200, n_columns), density=8 / n_columns, format="csr", rng=rng)
+    # a column with an entry in each row
+    table = sparse.csr_array(sparse.hstack([table, np.ones((200, 1)) + rng.random((200, 1))]))
+    edges = [5.0, 6.0] if model == "several classes" else [5.5]
+    y = np.digitize(table.sum(axis=1) + rng.normal(size=200), edges)
+    settings = {"dtype": "float64", "max_iter": 6, "tol": None, "random_state": 0, "batch_size": 16}
+    if model == "hidden layer":
+        settings["model"] = MLPClassifier((5,), random_state=0).partial_fit(table, y, classes=np.unique(y))
+    tables, runs = [], []
+    if is_copied:
+        monkeypatch.setattr(SparseStepRunner, "_split", SparseStepRunner._gathered)
+
+    def fitted_and_told():
+        def run(self, *args):
+            tables.append(self._table)
+            return original(self, *args)
+
+        original = SparseStepRunner.run
+        with monkeypatch.context() as patched:
+            patched.setattr(SparseStepRunner, "run", run)
+            runs.append(OnnxSGDClassifier(**settings).fit(table, y))
+
+    fitted_and_told()
+    assert max(found.nnz for found in tables) < table.nnz + 16 * 40 + 200
+    n_before = len(tables)
+    monkeypatch.setattr(sparse_runners, "centres_products", lambda *given: False)
+    fitted_and_told()
+    assert max(found.nnz for found in tables[n_before:]) >= 200 * len(np.unique(table.indices))
+    for name, array in runs[0].get_weights().items():
+        np.testing.assert_allclose(array, runs[1].get_weights()[name], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(runs[0].loss_curve_, runs[1].loss_curve_, rtol=1e-7)
 
 
 def test_columns_without_entries_do_not_matter():

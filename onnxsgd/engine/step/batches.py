@@ -126,7 +126,7 @@ class Standard:
     Attributes
     ----------
     shift, factor : ndarray of shape [n_features] or [n_channels, 1, ...]
-        Numbers of the type of the data; shifts of zero for sparse data.
+        Numbers of the type of the data.
     preconditioner : ndarray of shape [n_features, n_features] or None
         The matrix that multiplies gradients of coefficients of the standardised columns, see
         :func:`onnxsgd.data.preconditioner.preconditioner`; None: the identity.
@@ -505,10 +505,10 @@ class Batches:
             self._wide[name] = _beside_ones(np.asarray(table)) if is_small else None
         return self._wide[name]
 
-    def sparse_table(self, name: str) -> Any:
+    def sparse_table(self, name: str, *, is_centred: bool = True) -> Any:
         """Return a sparse feature of all samples, standardised: a CSR matrix, not to be changed.
 
-        Columns that are centred, which are nearly dense, get an entry in each row.
+        Columns that are centred get an entry in each row, unless `is_centred` is False: no shift is applied.
         """
         table = sparse.csr_array(self.features[name])
         if name not in self.standards:
@@ -519,7 +519,7 @@ class Batches:
         data = standard.factor.take(places)
         data *= table.data
         centred = np.flatnonzero(standard.shift)
-        if not len(centred):
+        if not (is_centred and len(centred)):
             return sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
         entries = np.flatnonzero((standard.shift != 0).take(places))
         of_entries = places[entries]

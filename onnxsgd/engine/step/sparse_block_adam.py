@@ -3,6 +3,9 @@
 With one second moment for each output, an update is linear in the gradient up to a factor for each output.
 All columns, also those that a batch lacks, then have their updates by factors alone. Where the columns are
 few, it is faster to update all of them.
+
+Columns are centred without entries in all rows: what a centre subtracts from the products of rows is one
+number for each output, and the gradient loses a multiple of the centre.
 """
 
 from __future__ import annotations
@@ -52,12 +55,19 @@ class _BlockAdam:
         The weight and its first moment, or other tables in their place during updates.
     decays : bool
         Whether the l2 penalty applies.
+    centre : ndarray of shape [n_columns] or None
+        The numbers that are subtracted from each row; None: zeros.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, int]], weight: np.ndarray, moment: np.ndarray, decays: bool
+        self,
+        shapes: Mapping[str, tuple[int, int]],
+        weight: np.ndarray,
+        moment: np.ndarray,
+        decays: bool,
+        centre: np.ndarray | None,
     ) -> None:
-        self._weight, self._moment, self._decays = weight, moment, decays
+        self._weight, self._moment, self._decays, self._centre = weight, moment, decays, centre
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -158,6 +168,7 @@ class SparseBlockAdam(_BlockAdam):
 
     A step changes U and N in the columns of its batch, and the three factors. The sum of squares of the
     gradient G = X' d, for the second moment, is that of d * (X G); X G is a difference of products with N.
+    With a centre c, U and N have multiples of c beside their tables, and products lose c' U and c' N.
 
     Parameters
     ----------
@@ -170,10 +181,18 @@ class SparseBlockAdam(_BlockAdam):
         Rows of a batch.
     decays : bool
         Whether the l2 penalty applies.
+    centre : ndarray of shape [n_columns] or None
+        The numbers that are subtracted from each row, whose products the rows have; None: zeros.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, int]], dtype: np.dtype, n_rows: int, *, decays: bool
+        self,
+        shapes: Mapping[str, tuple[int, int]],
+        dtype: np.dtype,
+        n_rows: int,
+        *,
+        decays: bool,
+        centre: np.ndarray | None = None,
     ) -> None:
         n_columns, n_outputs = shapes[WEIGHT]
         # beside each other for few cache misses; apart if each is a vector, whose products are faster
@@ -183,7 +202,9 @@ class SparseBlockAdam(_BlockAdam):
             [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
         )
         weight, moment = _halves(self._tables)
-        super().__init__(shapes, weight, moment, decays)
+        super().__init__(shapes, weight, moment, decays, centre)
+        if centre is not None:
+            self._square_of_centre = _dot(centre[:, None], centre[:, None])
         self._product_of_weight, self._product = _halves(self._products)
         self._step_of_weight, self._step = _halves(self._steps)
         self._change = _halves(self._later_products)[1]
@@ -193,6 +214,12 @@ class SparseBlockAdam(_BlockAdam):
         self._power, self._n_done = 1.0, 0
         self._scale: Any = 1.0 if self._has_one_block else np.ones((1, 1))
         self._reach: Any = 0.0 if self._has_one_block else np.zeros((1, 1))
+        if self._centre is not None:
+            # the multiples of the centre, and its products with the tables
+            self._of_weight: Any = 0.0
+            self._of_moment: Any = 0.0
+            self._mean_of_weight = _along(self._centre, self._weight)
+            self._mean_of_moment = _along(self._centre, self._moment)
         super()._restart()
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
@@ -200,6 +227,9 @@ class SparseBlockAdam(_BlockAdam):
         for table, product in zip(self._tables, self._products, strict=True):
             product.fill(0)
             rows.add_product(table, product)
+        if rows.offsets is not None:
+            self._centre_product(self._product_of_weight, rows.offsets, self._of_weight, self._mean_of_weight)
+            self._centre_product(self._product, rows.offsets, self._of_moment, self._mean_of_moment)
         np.multiply(self._product, -self._reach, out=out)
         out += self._product_of_weight
         out *= self._scale
@@ -215,6 +245,13 @@ class SparseBlockAdam(_BlockAdam):
         # the last table holds N, and its product grows by that of the gradient
         np.negative(self._products[-1], out=self._later_products[-1])
         rows.add_product(self._tables[-1], self._later_products[-1])
+        if rows.offsets is not None:
+            total, along = _sums(gradient) / power, _along(rows.offsets, gradient) / power
+            self._of_moment = self._of_moment - total
+            self._of_weight = self._of_weight - total * self._reach
+            self._mean_of_moment = self._mean_of_moment + along
+            self._mean_of_weight = self._mean_of_weight + along * self._reach
+            self._centre_product(self._change, rows.offsets, self._of_moment, self._mean_of_moment)
         square = _positive(self._inner(gradient, self._change) * power)
         rate = self._rate(number, square, lambda: self._inner(gradient, self._product) * self._power)
         self._power = power
@@ -230,26 +267,46 @@ class SparseBlockAdam(_BlockAdam):
         self._fold()
         super().end()
 
+    def _centre_product(self, product: np.ndarray, offsets: np.ndarray, multiple: Any, mean: Any) -> None:
+        """Turn the product of rows and a table into that of centred rows, with a multiple of the centre."""
+        # float64: both terms may be much larger than their difference
+        product += (offsets[:, None] - self._square_of_centre) * multiple - mean
+
     def _shrink(self, decay: Any) -> None:
         """Apply the penalty."""
         divisor = 1.0 + decay * self._penalty
         self._scale = self._scale / divisor
+        centre = self._centre
         for column, penalty in self._few_others:
-            moved = self._reach * self._moment.item(column)
-            share = divisor / (1.0 + decay * penalty)
-            self._weight[column, 0] = moved + (self._weight.item(column) - moved) * share
+            own = 0.0 if centre is None else centre.item(column)
+            moved, weight = self._moment.item(column), self._weight.item(column)
+            if own:
+                moved, weight = moved + own * self._of_moment, weight + own * self._of_weight
+            moved *= self._reach
+            change = (weight - moved) * (divisor / (1.0 + decay * penalty) - 1.0)
+            self._weight[column, 0] += change
+            if own:
+                self._mean_of_weight += own * change
         if len(self._others):
             # w over the quotient of their factor and the common one, where N stays the same
             weight, moment = _halves([table.take(self._others, axis=0) for table in self._tables])
+            if centre is not None:
+                of_others = centre.take(self._others)
+                weight += of_others[:, None] * _like(weight, self._of_weight)
+                moment += of_others[:, None] * _like(moment, self._of_moment)
             moment *= _like(moment, self._reach)
             weight -= moment
-            weight /= self._quotients(decay, divisor)
-            weight += moment
-            self._weight[self._others] = weight
+            weight *= 1.0 / self._quotients(decay, divisor) - 1.0
+            self._weight[self._others] += weight
+            if centre is not None:
+                self._mean_of_weight = self._mean_of_weight + _along(of_others, weight)
 
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
         reach, scale = _like(self._weight, self._reach), _like(self._weight, self._scale)
+        if self._centre is not None:
+            for table, multiple in ((self._weight, self._of_weight), (self._moment, self._of_moment)):
+                _add_multiple(table, self._centre, _like(table, multiple))
         if len(self._tables) == 1:
             _combine_halves(self._tables[0], scale, -reach * scale, self._power)
         else:
@@ -269,13 +326,20 @@ class WholeBlockAdam(_BlockAdam):
 
     Parameters
     ----------
-    shapes, dtype, decays : mapping, dtype, bool
+    shapes, dtype, decays, centre : mapping, dtype, bool, ndarray or None
         As those of :class:`SparseBlockAdam`.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, int]], dtype: np.dtype, *, decays: bool) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, int]],
+        dtype: np.dtype,
+        *,
+        decays: bool,
+        centre: np.ndarray | None = None,
+    ) -> None:
         self._gradient = np.zeros(shapes[WEIGHT], dtype)
-        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays)
+        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays, centre)
 
     def _restart(self) -> None:
         """Let the table hold the weight itself."""
@@ -286,6 +350,8 @@ class WholeBlockAdam(_BlockAdam):
         """Write the product of a batch and the weight to `out`."""
         out.fill(0)
         rows.add_product(self._weight, out)
+        if self._centre is not None:
+            out -= _like(out, _along(self._centre, self._weight))
         out *= _like(out, self._scale)
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
@@ -293,6 +359,8 @@ class WholeBlockAdam(_BlockAdam):
         moment, table = self._moment, self._gradient
         table.fill(0)
         rows.add_transposed_product(gradient, table)
+        if self._centre is not None:
+            _add_multiple(table, self._centre, _like(table, -_sums(gradient)))
         square = self._inner(table, table)
         rate = self._rate(number, square, lambda: self._inner(moment, table))
         moment *= self._beta_1
@@ -334,6 +402,27 @@ def _dot(first: np.ndarray, second: np.ndarray) -> float:
     starts = range(0, len(first), _MOST_OF_ONE_THREAD)
     parts = [slice(start, start + _MOST_OF_ONE_THREAD) for start in starts]
     return math.fsum([first[part].dot(second[part]) for part in parts])
+
+
+def _along(vector: np.ndarray, table: np.ndarray) -> Any:
+    """Return the sum of rows times the numbers of a vector: one number, or one for each output."""
+    if table.shape[1] == 1:
+        return _dot(vector[:, None], table)
+    n_rows = max(1, _MOST_OF_ONE_THREAD // table.shape[1])
+    starts = range(0, len(table), n_rows)
+    return np.add.reduce([vector[i : i + n_rows].dot(table[i : i + n_rows]) for i in starts])[None]
+
+
+def _sums(table: np.ndarray) -> Any:
+    """Return the sum of the rows: one number, or one for each output."""
+    return float(np.add.reduce(table[:, 0])) if table.shape[1] == 1 else np.add.reduce(table)[None]
+
+
+def _add_multiple(table: np.ndarray, vector: np.ndarray, multiple: Any) -> None:
+    """Add a multiple of a vector, or one for each output, to a table."""
+    n_rows = max(1, _FOLDED // table.shape[1])
+    for start in range(0, len(table), n_rows):
+        table[start : start + n_rows] += vector[start : start + n_rows, None] * multiple
 
 
 def _least(number: Any) -> float:

@@ -132,6 +132,8 @@ class SparseStepRunner:
         The first layers.
     batches : Batches
         The data: one sparse feature.
+    centre : ndarray of shape [n_columns] or None
+        The means of the scaled columns, which the updates subtract; None: the data have what is subtracted.
 
     Attributes
     ----------
@@ -149,10 +151,12 @@ class SparseStepRunner:
         buffers: Buffers,
         layers: Sequence[SparseLayer],
         batches: Batches,
+        centre: np.ndarray | None = None,
     ) -> None:
         ((name, _),) = batches.features.items()
-        table = batches.sparse_table(name)
+        table = batches.sparse_table(name, is_centred=centre is None)
         self._table = _cyclic(table, batches.batch_size - 1) if batches.is_mixed else table
+        self._offsets = None if centre is None else self._table @ centre.astype(np.float64)
         (self._updates, self._losses), self._step = sessions, step
         self._buffers, self._layers, self._batches = buffers, layers, batches
         self._inputs = {value.name: value for value in self._updates.get_inputs()}
@@ -220,7 +224,7 @@ class SparseStepRunner:
 
     def _split(self, rows: np.ndarray) -> list[SparseRows]:
         """Return the data of each batch; those of neighbouring rows without a copy."""
-        table, size, n_rows = self._table, rows.shape[1], len(self._batches.target)
+        table, size, n_rows, offsets = self._table, rows.shape[1], len(self._batches.target), self._offsets
         # behind the last row of mixed data the first ones follow
         last = table.shape[0] - size
         distances = np.diff(rows.astype(np.intp, copy=False), axis=1)
@@ -228,22 +232,29 @@ class SparseStepRunner:
         are_runs &= rows[:, 0] <= last
         others = iter(self._gathered(rows[~are_runs]))
         return [
-            SparseRows(table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1])
+            SparseRows(
+                table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1],
+                None if offsets is None else offsets[first : first + size],
+            )
             if is_run
             else next(others)
             for first, is_run in zip(rows[:, 0].tolist(), are_runs.tolist(), strict=True)
-        ]
+        ]  # fmt: skip
 
     def _gathered(self, rows: np.ndarray) -> list[SparseRows]:
         """Return copies of the data of each batch."""
         n_batches, size = rows.shape
         if not n_batches:
             return []
-        table = self._table[rows.ravel()]
+        taken = rows.ravel()
+        table, offsets = self._table[taken], None if self._offsets is None else self._offsets[taken]
         return [
-            SparseRows(table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1])
+            SparseRows(
+                table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1],
+                None if offsets is None else offsets[first : first + size],
+            )
             for first in range(0, n_batches * size, size)
-        ]
+        ]  # fmt: skip
 
     def _gather(self, plan: EpochPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the targets and both weights of the samples of each batch."""

@@ -100,6 +100,9 @@ def test_sparse_tables_are_standardised_as_dense_ones_are():
         found.count_nonzero(axis=0)[[0, 3, 4]], np.count_nonzero(table, axis=0)[[0, 3, 4]]
     )
     np.testing.assert_array_equal(both[1].features["x"].toarray(), table)
+    scaled = both[1].sparse_table("x", is_centred=False)
+    np.testing.assert_array_equal(scaled.toarray(), table * standard.factor)
+    assert scaled.nnz == np.count_nonzero(table)
 
 
 def test_equal_weights_are_shared_and_cannot_be_changed(data):

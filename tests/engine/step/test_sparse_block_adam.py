@@ -14,9 +14,11 @@ RNG = np.random.default_rng(0)
 D, B, N = 30, 4, 75
 BATCHES = [sparse.random(B, D, 0.2, "csr", np.float64, RNG) for _ in range(N)]
 GRADIENTS = RNG.normal(size=(N, B, 3)) + 0.5
+#: Means of columns, of which some are zero.
+CENTRE = RNG.uniform(0.0, 0.5, D) * (np.arange(D) % 3 > 0)
 
 
-def by_hand(w, blocks, penalties, rate_scale, steering, l2):
+def by_hand(w, blocks, penalties, rate_scale, steering, l2, centre):
     """The formula of the docstring of BlockAdam, on dense data, in numpy."""
     m, v, factor, products = np.zeros_like(w), 0.0, 0.0, []
     axis = 0 if blocks[1] > 1 else None
@@ -26,6 +28,7 @@ def by_hand(w, blocks, penalties, rate_scale, steering, l2):
         return table.sum(axis=axis, keepdims=True)
 
     for t, (X, d) in enumerate(zip(BATCHES, GRADIENTS[:, :, : w.shape[1]], strict=True), start=1):
+        X = X.toarray() - centre
         products.append(X @ w)
         G = X.T @ d
         if steering:
@@ -43,9 +46,10 @@ def by_hand(w, blocks, penalties, rate_scale, steering, l2):
 @pytest.mark.parametrize("l2", [0.0, 0.01, 30.0])
 @pytest.mark.parametrize("others", [[], [4, 29], [4, 11, 29]])
 @pytest.mark.parametrize("form", ["sparse", "whole"])
+@pytest.mark.parametrize("is_centred", [False, True])
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.dtype(np.float64), 1e-7), (np.dtype(np.float32), 5e-4)])
 def test_updates_are_those_of_dense_batches(
-    n_outputs, n_blocks, steering, l2, others, form, dtype, rounding, monkeypatch
+    n_outputs, n_blocks, steering, l2, others, form, is_centred, dtype, rounding, monkeypatch
 ):
     """Over more updates than the tables hold at once; the strongest penalty makes the factor small."""
     # the last part of the tables is shorter
@@ -59,10 +63,11 @@ def test_updates_are_those_of_dense_batches(
     }  # fmt: skip
     shapes |= {PENALTY_SCALE: (D, 1)} if l2 else {}
     shapes |= {LOG_FACTOR: blocks} if steering else {}
+    centre = CENTRE.astype(dtype) if is_centred else None
     if form == "sparse":
-        updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0)
+        updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0, centre=centre)
     else:
-        updates = WholeBlockAdam(shapes, dtype, decays=l2 > 0)
+        updates = WholeBlockAdam(shapes, dtype, decays=l2 > 0, centre=centre)
     start = RNG.normal(size=(D, n_outputs))
     values = {WEIGHT: start, PENALTY_SCALE: penalties, RATE_SCALE: rate_scale}
     for kind, array in updates.tensors.items():
@@ -76,11 +81,13 @@ def test_updates_are_those_of_dense_batches(
         updates.begin({name: np.broadcast_to(column, t.shape) for name, column in numbers.items()})
         for number, i in enumerate(part):
             X = BATCHES[i]
-            rows = SparseRows(X.indptr, X.indices, X.data.astype(dtype), D)
+            offsets = None if centre is None else X @ CENTRE
+            rows = SparseRows(X.indptr, X.indices, X.data.astype(dtype), D, offsets)
             products.append(np.empty((B, n_outputs), dtype))
             updates.multiply(rows, products[-1])
             updates.update(number, rows, np.ascontiguousarray(GRADIENTS[i, :, :n_outputs], dtype))
         updates.end()
-    want, want_products = by_hand(start, blocks, penalties if l2 else 0.0, rate_scale, steering, l2)
+    given = start, blocks, penalties if l2 else 0.0, rate_scale, steering, l2
+    want, want_products = by_hand(*given, CENTRE if is_centred else 0.0)
     np.testing.assert_allclose(products, want_products, rtol=rounding, atol=0.1 * rounding)
     np.testing.assert_allclose(updates.tensors[WEIGHT], want, rtol=rounding, atol=0.1 * rounding)
