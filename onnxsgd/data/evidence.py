@@ -462,7 +462,8 @@ def noisy_ridge(
         # columns without an entry have no coefficients
         is_used &= np.bincount(table.indices, minlength=len(factor)) > 0
     n_columns = int(np.count_nonzero(is_used))
-    size, is_exact = min(n_rows, n_columns), are_labels or not is_sparse or n_rows <= _FEW_ROWS
+    size = min(n_rows, n_columns if is_sparse else len(factor))
+    is_exact = are_labels or not is_sparse or n_rows <= _FEW_ROWS
     least = _LEAST_COLUMNS if is_exact else _LEAST_COLUMNS_OF_SPARSE
     if n_rows < _LEAST_ROWS or n_columns < least * n_rows:
         return None

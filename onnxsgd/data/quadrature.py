@@ -27,7 +27,7 @@ def measure(
     multiply : callable
         Returns the product of A, symmetric and without negative eigenvalues, and a vector.
     start : ndarray of shape [n]
-        The start v, not zero.
+        The start v; one of zeros has the node 0.
     n_steps : int
         The most products, and nodes.
 
@@ -36,7 +36,10 @@ def measure(
     G. H. Golub, G. Meurant, "Matrices, Moments and Quadrature", 1994. S. Ubaru, J. Chen, Y. Saad, "Fast
     Estimation of tr(f(A)) via Stochastic Lanczos Quadrature", SIAM J. Matrix Anal. Appl. 38, 2017.
     """
-    vector, before, off_diagonal = start / math.sqrt(start.dot(start)), np.zeros_like(start), 0.0
+    size_of_start = math.sqrt(start.dot(start))
+    if not size_of_start:
+        return np.zeros(1), np.ones(1)
+    vector, before, off_diagonal = start / size_of_start, np.zeros_like(start), 0.0
     diagonals: list[float] = []
     off_diagonals: list[float] = []
     for _ in range(min(n_steps, len(start))):

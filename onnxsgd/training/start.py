@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,15 +100,19 @@ class NoiseFinder(NamedTuple):
     ----------
     layer : FirstLayer
         The only layer of the model.
-    ridge : callable
-        Returns the ridge regression of the data, or None where all of it is to be learned.
+    ridges : callable
+        Returns the ridge regressions of the data, of which that with the lower objective counts: one, and one
+        without outliers for a robust loss. None where all of the data is to be learned.
     loss_of_scores : callable
         Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
+    is_robust : bool
+        Whether the loss has its least value at a median.
     """
 
     layer: FirstLayer
-    ridge: Callable[[], EvidenceRidge | QuadratureRidge | None]
+    ridges: Callable[[], Sequence[EvidenceRidge | QuadratureRidge] | None]
     loss_of_scores: Callable[[np.ndarray], float]
+    is_robust: bool = False
 
 
 @record
@@ -167,6 +171,8 @@ class StartFinder:
         given = state.tensors
         if self._is_constant(given):
             first = self._evaluate(state, self._with_constant(given))
+            if self.noise is not None and self.noise.is_robust:
+                first = self._at_median(state, first)
             has_meaning = first.loss > 0 or self.unit is not None
             start = first.total if has_meaning else math.inf
             level, length = self._support(state, first) if has_meaning else _ALL
@@ -188,10 +194,23 @@ class StartFinder:
         noise, which labels as numbers do not describe.
         """
         convert, noise = self.for_standard_data, self.noise
-        if convert is None or noise is None or (ridge := noise.ridge()) is None:
+        if convert is None or noise is None or (ridges := noise.ridges()) is None:
             return _ALL
-        if not ridge.ratio:
+        ridges = [ridge for ridge in ridges if ridge.ratio]
+        if not ridges:
             return math.inf, 0.0
+        levels = [self._level(state, constant, ridge, noise, convert) for ridge in ridges]
+        return min((level for level in levels if level != _ALL), default=_ALL)
+
+    def _level(
+        self,
+        state: FitState,
+        constant: Objective,
+        ridge: EvidenceRidge | QuadratureRidge,
+        noise: NoiseFinder,
+        convert: Callable[[Tensors], Tensors],
+    ) -> tuple[float, float]:
+        """Return the same of a ridge regression that has coefficients."""
         with one_thread():
             if self.target is not None or isinstance(ridge, QuadratureRidge):
                 # numbers: labels have no estimate
@@ -206,7 +225,8 @@ class StartFinder:
         tensors, key = state.tensors, (noise.layer.weight, WEIGHT)
         weight = coefficients.T if noise.layer.is_transposed else coefficients
         candidate = convert(tensors | {key: weight.astype(tensors[key].dtype, order="C")})
-        found = self._evaluate(state, self._with_last_layer(candidate, 1.0, -ridge.offsets(coefficients)))
+        shift = self._median_residual(candidate) if noise.is_robust else -ridge.offsets(coefficients)
+        found = self._evaluate(state, self._with_last_layer(candidate, 1.0, shift))
         state.tensors = tensors
         if not found.loss < constant.loss:
             # margins of a rare class gain nothing from small scores, which tell it all the same
@@ -216,6 +236,25 @@ class StartFinder:
             return _ALL
         moved = coefficients[coefficients.any(axis=1)] / np.where(units > 0, units, 1.0)
         return found.total, math.sqrt(float(np.mean(moved * moved)))
+
+    def _at_median(self, state: FitState, constant: Objective) -> Objective:
+        """Move the intercept to the median of the target, where that is better; return the objective."""
+        given = state.tensors
+        found = self._evaluate(state, self._with_last_layer(given, 1.0, self._median_residual(given)))
+        if found.total < constant.total:
+            return found
+        state.tensors = given
+        return constant
+
+    def _median_residual(self, tensors: Tensors) -> np.ndarray:
+        """Return the weighted median of the residuals of each output."""
+        weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
+        raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
+        residual = np.asarray(self.target, np.float64) - raw
+        order = residual.argsort(axis=0)
+        passed = self.sample_weight[order].cumsum(axis=0)
+        middle = (passed < 0.5 * passed[-1]).sum(axis=0)
+        return np.take_along_axis(residual, order, axis=0)[middle, np.arange(residual.shape[1])]
 
     def _scale_of_scores(
         self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]

@@ -379,6 +379,30 @@ def test_robust_regressions_do_not_learn_noise(loss, n_columns, is_sparse):
     assert r2_score(signal[n:], predicted) > best - 0.1
 
 
+@pytest.mark.parametrize("loss", ["huber", "absolute_error", "log_cosh", "epsilon_insensitive"])
+def test_outliers_on_one_side_do_not_keep_the_intercept(loss):
+    """The mean of the target is 6.7 beside the median of 0, where training begins."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1150, 60))
+    signal = X @ rng.normal(size=60)
+    signal /= signal.std()
+    y = signal + rng.normal(size=1150)
+    y[0] = 1000.0
+    predicted = OnnxSGDRegressor(loss=loss, random_state=0).fit(X[:150], y[:150]).predict(X[150:])
+    assert abs(np.median(predicted)) < 0.3
+    assert r2_score(signal[150:], predicted) > 0.2
+
+
+@pytest.mark.parametrize("loss", ["huber", "log_cosh", "epsilon_insensitive"])
+def test_effects_of_rare_columns_are_no_outliers(loss):
+    rng = np.random.default_rng(0)
+    X = (rng.random((2000, 150)) < 0.05) * 1.0
+    y = X[:, :5] @ [3.0, -3.0, 4.0, -4.0, 5.0] + 0.1 * rng.normal(size=2000)
+    X = sparse.csr_array(X)
+    model = OnnxSGDRegressor(loss=loss, random_state=0).fit(X[:1000], y[:1000])
+    assert model.score(X[1000:], y[1000:]) > 0.98
+
+
 @pytest.mark.parametrize("scale", [1e-2, 1e-3, 1e-5])
 @pytest.mark.parametrize(("kind", "n_columns"), [("dense", 150), ("dense", 700), ("sparse", 700)])
 def test_columns_of_small_scale_keep_none_from_the_end(kind, n_columns, scale):

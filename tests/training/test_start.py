@@ -377,7 +377,7 @@ class NoisyLine(Line):
             coefficients=lambda: np.reshape(coefficients, (3, 1)) / Y.std(),
             offsets=lambda coefficients: np.full(1, offset),
         )
-        noise = NoiseFinder(FirstLayer("x", "w", "b", is_transposed=False), lambda: found, None)
+        noise = NoiseFinder(FirstLayer("x", "w", "b", is_transposed=False), lambda: [found], None)
         self.finder = replace(self.finder, for_standard_data=dict, noise=noise)
 
     def objective(self):
@@ -404,6 +404,21 @@ def test_the_mean_prediction_of_columns_that_are_not_centred_is_left_to_the_inte
         ("b", WEIGHT): intercept - 0.3,
     }
     assert level == pytest.approx(line.objective().total)
+
+
+def test_a_robust_loss_begins_at_the_median():
+    """With the weights of rows; the absolute residuals there are the least of all intercepts."""
+    line = NoisyLine([0.0, 0.0, 0.0], 0.0, ratio=0.0)
+
+    def absolute():
+        return Objective(float(np.average(np.abs(Y[:, 0] - line.b), weights=WEIGHT_OF_ROWS)), 0.0)
+
+    noise = line.finder.noise._replace(is_robust=True)
+    line.finder = replace(line.finder, noise=noise, objective=absolute)
+    line.finder.find(line.state)
+    passed = WEIGHT_OF_ROWS[np.argsort(Y[:, 0])].cumsum()
+    median = np.sort(Y[:, 0])[np.searchsorted(passed, passed[-1] / 2)]
+    assert line.b == pytest.approx(median)
 
 
 @pytest.mark.parametrize("penalty", [0.3, 10.0])
