@@ -215,7 +215,7 @@ class SparseBlockAdam(_BlockAdam):
         self._scale: Any = 1.0 if self._has_one_block else np.ones((1, 1))
         self._reach: Any = 0.0 if self._has_one_block else np.zeros((1, 1))
         if self._centre is not None:
-            # the multiples of the centre, and its products with the tables
+            # the multiples of the centre, and its products with tables and multiples together
             self._of_weight: Any = 0.0
             self._of_moment: Any = 0.0
             self._mean_of_weight = _along(self._centre, self._weight)
@@ -228,8 +228,10 @@ class SparseBlockAdam(_BlockAdam):
             product.fill(0)
             rows.add_product(table, product)
         if rows.offsets is not None:
-            self._centre_product(self._product_of_weight, rows.offsets, self._of_weight, self._mean_of_weight)
-            self._centre_product(self._product, rows.offsets, self._of_moment, self._mean_of_moment)
+            # float64: both terms may be much larger than their difference
+            offsets = rows.offsets[:, None]
+            self._product_of_weight += offsets * self._of_weight - self._mean_of_weight
+            self._product += offsets * self._of_moment - self._mean_of_moment
         np.multiply(self._product, -self._reach, out=out)
         out += self._product_of_weight
         out *= self._scale
@@ -246,12 +248,13 @@ class SparseBlockAdam(_BlockAdam):
         np.negative(self._products[-1], out=self._later_products[-1])
         rows.add_product(self._tables[-1], self._later_products[-1])
         if rows.offsets is not None:
-            total, along = _sums(gradient) / power, _along(rows.offsets, gradient) / power
+            total = _sums(gradient) / power
+            moved = _along(rows.offsets, gradient) / power - total * self._square_of_centre
             self._of_moment = self._of_moment - total
             self._of_weight = self._of_weight - total * self._reach
-            self._mean_of_moment = self._mean_of_moment + along
-            self._mean_of_weight = self._mean_of_weight + along * self._reach
-            self._centre_product(self._change, rows.offsets, self._of_moment, self._mean_of_moment)
+            self._mean_of_moment = self._mean_of_moment + moved
+            self._mean_of_weight = self._mean_of_weight + moved * self._reach
+            self._change += rows.offsets[:, None] * self._of_moment - self._mean_of_moment
         square = _positive(self._inner(gradient, self._change) * power)
         rate = self._rate(number, square, lambda: self._inner(gradient, self._product) * self._power)
         self._power = power
@@ -266,11 +269,6 @@ class SparseBlockAdam(_BlockAdam):
         """Let the tensors have their present values."""
         self._fold()
         super().end()
-
-    def _centre_product(self, product: np.ndarray, offsets: np.ndarray, multiple: Any, mean: Any) -> None:
-        """Turn the product of rows and a table into that of centred rows, with a multiple of the centre."""
-        # float64: both terms may be much larger than their difference
-        product += (offsets[:, None] - self._square_of_centre) * multiple - mean
 
     def _shrink(self, decay: Any) -> None:
         """Apply the penalty."""
