@@ -276,28 +276,33 @@ class SparseBlockAdam(_BlockAdam):
         self._scale = self._scale / divisor
         centre = self._centre
         for column, penalty in self._few_others:
-            own = 0.0 if centre is None else centre.item(column)
-            moved, weight = self._moment.item(column), self._weight.item(column)
-            if own:
-                moved, weight = moved + own * self._of_moment, weight + own * self._of_weight
+            moved, weight, beside = self._moment.item(column), self._weight.item(column), 0.0
+            if centre is not None:
+                own = centre.item(column)
+                beside = own * self._of_weight
+                moved, weight = moved + own * self._of_moment, weight + beside
             moved *= self._reach
-            change = (weight - moved) * (divisor / (1.0 + decay * penalty) - 1.0)
-            self._weight[column, 0] += change
-            if own:
-                self._mean_of_weight += own * change
+            shrunk = moved + (weight - moved) * (divisor / (1.0 + decay * penalty))
+            self._weight[column, 0] = shrunk - beside
+            if centre is not None:
+                self._mean_of_weight += own * (shrunk - weight)
         if len(self._others):
             # w over the quotient of their factor and the common one, where N stays the same
             weight, moment = _halves([table.take(self._others, axis=0) for table in self._tables])
             if centre is not None:
                 of_others = centre.take(self._others)
-                weight += of_others[:, None] * _like(weight, self._of_weight)
+                multiples = of_others[:, None] * _like(weight, self._of_weight)
+                weight += multiples
                 moment += of_others[:, None] * _like(moment, self._of_moment)
+                self._mean_of_weight = self._mean_of_weight - _along(of_others, np.ascontiguousarray(weight))
             moment *= _like(moment, self._reach)
             weight -= moment
-            weight *= 1.0 / self._quotients(decay, divisor) - 1.0
-            self._weight[self._others] += weight
+            weight /= self._quotients(decay, divisor)
+            weight += moment
             if centre is not None:
-                self._mean_of_weight = self._mean_of_weight + _along(of_others, weight)
+                self._mean_of_weight = self._mean_of_weight + _along(of_others, np.ascontiguousarray(weight))
+                weight -= multiples
+            self._weight[self._others] = weight
 
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
