@@ -334,9 +334,12 @@ class Descent:
     def _count_idle(self, loss: float) -> None:
         if self.tol is None:
             return
-        if loss < self._mark - self.haste * self.least_gain:
+        least = self.haste * self.least_gain
+        # the first windows may rise above the start, and fall to it
+        falls = self.best == self.start and loss < self._last - least < math.inf
+        if loss < self._mark - least:
             self._mark, self._n_idle = loss, 0
-        else:
+        elif not falls:
             self._n_idle += 1
 
     @property

@@ -67,6 +67,20 @@ def test_the_decay_waits_while_noise_hides_a_trend(slope, waits):
     assert patient.is_decaying
 
 
+@pytest.mark.parametrize(
+    ("losses", "decays"),
+    [([1.2, 1.1, 1.02, 1.01], False), ([1.2, 1.1995], True), ([0.9, 1.0, 0.95], True)],
+    ids=["falls", "stays", "was better"],
+)
+def test_first_windows_that_fall_to_the_start_are_no_idle_ones(losses, decays):
+    """As from a median, which a window at the first rate leaves."""
+    descent = control(start=1.0, patience=2)
+    for loss in losses:
+        assert not descent.is_decaying
+        descent.judge(loss)
+    assert descent.is_decaying == decays
+
+
 def test_gains_of_less_than_a_share_of_the_loss_keep_the_rate():
     descent = control(n_updates=16)
     for number in range(1, 10):
