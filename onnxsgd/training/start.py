@@ -16,7 +16,7 @@ from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
 from onnxsgd.graph.reading.output_layer import OutputLayer, OutputWeight
-from onnxsgd.losses import Loss
+from onnxsgd.losses import Loss, Quantile
 from onnxsgd.optimizers import LEAST_FACTOR
 from onnxsgd.training.state import FitState
 
@@ -251,10 +251,8 @@ class StartFinder:
         weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
         raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
         residual = np.asarray(self.target, np.float64) - raw
-        order = residual.argsort(axis=0)
-        passed = self.sample_weight[order].cumsum(axis=0)
-        middle = (passed < 0.5 * passed[-1]).sum(axis=0)
-        return np.take_along_axis(residual, order, axis=0)[middle, np.arange(residual.shape[1])]
+        columns = np.split(residual, residual.shape[1], axis=1)
+        return np.array([Quantile(0.5).score_offsets(column, self.sample_weight) for column in columns])
 
     def _scale_of_scores(
         self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]
