@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+from scipy import sparse, stats
 from scipy.sparse.linalg import LinearOperator, lsqr
 
 from onnxsgd._cached_property import cached_property
@@ -69,8 +69,6 @@ _RESOLVED = 1e3
 _MOST_STEPS, _TOL = 100, 1e-3
 #: The deviations from the median, by the median of the absolute ones, up to which targets are no outliers.
 _USUAL = 3.0
-#: The ratio of a normal distribution's deviation and the median of the absolute ones.
-_DEVIATION_OF_MEDIAN = 1.4826
 #: The least share of itself in its prediction that a row leaves to the others.
 _LEAST_SHARE = 1e-9
 
@@ -79,6 +77,8 @@ class _Ridge:
     """The standardised targets of a ridge regression; see :class:`EvidenceRidge`."""
 
     def __init__(self, target: Table, sample_weight: np.ndarray) -> None:
+        #: The means of the standardised columns, where the standardisation does not centre them.
+        self._means: np.ndarray | None = None
         share = np.ascontiguousarray(sample_weight, np.float64)
         self._share = share = share / np.add.reduce(share)
         self._root = root = np.sqrt(share)[:, None]
@@ -98,11 +98,6 @@ class _Ridge:
     @property
     def _n_targets(self) -> int:
         return int(np.count_nonzero(self.deviations))
-
-    @property
-    def _means(self) -> np.ndarray | None:
-        """The means of the standardised columns, where the standardisation does not centre them."""
-        return None
 
     def offsets(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the mean predictions, without the mean of the target, by coefficients of the columns."""
@@ -179,21 +174,16 @@ class EvidenceRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight)
         self._are_labels = are_labels
-        self._columns_means: np.ndarray | None = None
         if sparse.issparse(table):
             # few columns of sparse data are centred
             means = table.T @ self._share
-            self._columns_means = (means - shift) * factor
+            self._means = (means - shift) * factor
             table, shift = table.toarray(), means
         if are_labels:
             codes = target[:]
             #: The half of the way between the codes of two classes, as a distance from the mean.
             self._middle = (float(codes.max()) + float(codes.min())) / 2.0 - self._mean
         self._table, self._shift, self._factor = table[:], shift, factor
-
-    @property
-    def _means(self) -> np.ndarray | None:
-        return self._columns_means
 
     def _block(self, part: slice) -> np.ndarray:
         """Return some columns, standardised, with rows times the root of their share."""
@@ -344,10 +334,7 @@ class QuadratureRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight)
         self._rows = standard_rows(table, shift, factor, self._root[:, 0])
-
-    @property
-    def _means(self) -> np.ndarray | None:
-        return self._rows.means
+        self._means = self._rows.means
 
     def _measures(self, starts: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the nodes and the weights of some starts together."""
@@ -494,7 +481,7 @@ def _without_outliers(target: np.ndarray) -> np.ndarray:
     """
     target = np.asarray(target, np.float64)
     median = np.median(target, axis=0)
-    spread = _USUAL * _DEVIATION_OF_MEDIAN * np.median(np.abs(target - median), axis=0)
+    spread = _USUAL * stats.median_abs_deviation(target, axis=0, scale="normal")
     spread[~(spread > 0)] = np.inf
     usual: np.ndarray = np.clip(target, median - spread, median + spread)
     return usual
