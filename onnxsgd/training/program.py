@@ -339,7 +339,7 @@ class Program:
             return self._mean_loss(target, raw.astype(target.dtype), weight)
 
         def ridges() -> list[EvidenceRidge | QuadratureRidge] | None:
-            # targets without outliers may lack what rare columns tell, and others have more noise
+            # targets without outliers may lack the effects of rare columns, and others have more noise
             found = [
                 noisy_ridge(table, target, weight, *given, are_labels=are_labels, is_robust=robust)
                 for robust in ((False, True) if is_robust else (False,))

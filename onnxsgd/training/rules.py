@@ -116,8 +116,8 @@ _OF_FEW_LABELS = _End(1 / 5, 1, 5, 1000, 10, is_cut_last=True)
 #: or unequal weights, 6 fits each: where training goes on after a decay whose last window gains 150 times as
 #: much as counts, in place of 80, fits make 0.94 (log_loss) and 0.85 (hinge) of the updates; the accuracy is
 #: the same with log_loss, and with hinge 0.8454 in place of 0.8462, of 400 texts in 5 classes 0.85 in place
-#: of 0.89. Many rows tell what rare words mean, which takes time: 10,000 texts whose classes rare words alone
-#: tell lose 0.013 (log_loss) and 0.010 (hinge) by the end for few rows.
+#: of 0.89. Many rows tell the effects of rare words, which takes time: 10,000 texts whose classes rare words
+#: alone tell lose 0.013 (log_loss) and 0.010 (hinge) by the end for few rows.
 _OF_SPARSE, _OF_FEW_SPARSE_LABELS = _End(1 / 2, 2, 6, 100, 10), _End(1 / 5, 2, 6, 80, 30)
 #: The decay of a linear regressor on dense data waits while windows gain so many times the gain that counts
 #: on average. 12 sets of 60 or 150 strongly correlated columns, 3 fits each: R2 is 0.933 in place of 0.925,

@@ -157,7 +157,7 @@ def _of_weights(
 
 
 def _centre(batches: Batches) -> np.ndarray | None:
-    """Return what the standardisation subtracts from scaled columns, if from any."""
+    """Return the means that the standardisation subtracts from scaled columns, if there are any."""
     ((name, _),) = batches.features.items()
     standard = batches.standards.get(name)
     if standard is None or not standard.shift.any():

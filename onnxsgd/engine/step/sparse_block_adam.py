@@ -4,8 +4,8 @@ With one second moment for each output, an update is linear in the gradient up t
 All columns, also those that a batch lacks, then have their updates by factors alone. Where the columns are
 few, it is faster to update all of them.
 
-Columns are centred without entries in all rows: what a centre subtracts from the products of rows is one
-number for each output, and the gradient loses a multiple of the centre.
+Columns are centred without entries in all rows: a centre subtracts one number for each output from the
+products of rows, and a multiple of itself from the gradient.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class SparseStepRunner:
     batches : Batches
         The data: one sparse feature.
     centre : ndarray of shape [n_columns] or None
-        The means of the scaled columns, which the updates subtract; None: the data have what is subtracted.
+        The means of the scaled columns, which the updates subtract; None: the data are centred already.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class SparseStepRunner:
 
     def _split(self, rows: np.ndarray) -> list[SparseRows]:
         """Return the data of each batch; those of neighbouring rows without a copy."""
-        table, size, n_rows, offsets = self._table, rows.shape[1], len(self._batches.target), self._offsets
+        table, size, n_rows = self._table, rows.shape[1], len(self._batches.target)
         # behind the last row of mixed data the first ones follow
         last = table.shape[0] - size
         distances = np.diff(rows.astype(np.intp, copy=False), axis=1)
@@ -232,14 +232,9 @@ class SparseStepRunner:
         are_runs &= rows[:, 0] <= last
         others = iter(self._gathered(rows[~are_runs]))
         return [
-            SparseRows(
-                table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1],
-                None if offsets is None else offsets[first : first + size],
-            )
-            if is_run
-            else next(others)
+            _neighbours(table, self._offsets, first, size) if is_run else next(others)
             for first, is_run in zip(rows[:, 0].tolist(), are_runs.tolist(), strict=True)
-        ]  # fmt: skip
+        ]
 
     def _gathered(self, rows: np.ndarray) -> list[SparseRows]:
         """Return copies of the data of each batch."""
@@ -248,13 +243,7 @@ class SparseStepRunner:
             return []
         taken = rows.ravel()
         table, offsets = self._table[taken], None if self._offsets is None else self._offsets[taken]
-        return [
-            SparseRows(
-                table.indptr[first : first + size + 1], table.indices, table.data, table.shape[1],
-                None if offsets is None else offsets[first : first + size],
-            )
-            for first in range(0, n_batches * size, size)
-        ]  # fmt: skip
+        return [_neighbours(table, offsets, first, size) for first in range(0, n_batches * size, size)]
 
     def _gather(self, plan: EpochPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the targets and both weights of the samples of each batch."""
@@ -281,6 +270,13 @@ class SparseStepRunner:
         for name, array in outputs.items():
             bind(binding.bind_output, name, array, self._outputs[name].shape)
         return binding
+
+
+def _neighbours(table: Any, offsets: np.ndarray | None, first: int, size: int) -> SparseRows:
+    """Return so many rows of a CSR matrix from the first one on, without a copy."""
+    of_rows = None if offsets is None else offsets[first : first + size]
+    starts = table.indptr[first : first + size + 1]
+    return SparseRows(starts, table.indices, table.data, table.shape[1], of_rows)
 
 
 def _cyclic(table: Any, n_rows: int) -> Any:
