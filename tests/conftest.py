@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
 
 from onnxsgd.exceptions import OnnxSGDError
 from onnxsgd.gradient.native.builder import is_available
@@ -54,7 +55,11 @@ def _generators(request: pytest.FixtureRequest) -> list[tuple[Any, Any]]:
 
 @pytest.fixture(autouse=True)
 def _same_draws(_generators: list[tuple[Any, Any]]) -> None:
-    """Give each test the draws that it has alone, not those that are left by the tests before it."""
+    """Give each test the draws that it has alone, not those that are left by the tests before it.
+
+    Estimators without a ``random_state`` draw from the global generator of numpy.
+    """
+    check_random_state(None).seed(0)
     for bits, state in _generators:
         bits.state = state
 

@@ -263,7 +263,10 @@ def test_sparse_chunks(sync_every):
     if sync_every == 1:
         assert distance(one, many) < 2e-5
     assert many.score(table, Y) > one.score(table, Y) - 0.03
-    auto = fit(OnnxSGDClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every)
+    auto = fit(
+        OnnxSGDClassifier, [(table[:300], Y[:300], None), (table[300:], Y[300:], None)], sync_every,
+        random_state=0,
+    )  # fmt: skip
     assert auto.score(table, Y) > 0.9
 
 
