@@ -250,6 +250,11 @@ class FitPlan:
         """
         return self.recipe.schedule.initial * min(self.first_share(is_linear), columns / LEAST_FACTOR)
 
+    @property
+    def is_likelihood(self) -> bool:
+        """True if the loss is that of probabilities of classes; False: of margins, or a regression's."""
+        return self.loss.probabilities in ("sigmoid", "softmax")
+
     @cached_property
     def loss_unit(self) -> float | None:
         """The difference of losses that counts as large, if the loss has no least value."""

@@ -113,12 +113,13 @@ _OF_FEW_LABELS = _End(1 / 5, 1, 5, 1000, 10, is_cut_last=True)
 #: gain 30 times as much, fits make 0.86 (log_loss) and 0.88 (hinge) of the updates, with the same accuracy to
 #: 0.0004. After one window in place of two, texts whose words are mostly of one text alone lose 0.01, and
 #: 0.03 with unequal weights. 101 sets of 150 to 8,000 rows, some with words of one text alone, a rare class,
-#: or unequal weights, 6 fits each: where training goes on after a decay whose last window gains 150 times as
-#: much as counts, in place of 80, fits make 0.94 (log_loss) and 0.85 (hinge) of the updates; the accuracy is
-#: the same with log_loss, and with hinge 0.8454 in place of 0.8462, of 400 texts in 5 classes 0.85 in place
-#: of 0.89. Many rows tell the effects of rare words, which takes time: 10,000 texts whose classes rare words
-#: alone tell lose 0.013 (log_loss) and 0.010 (hinge) by the end for few rows.
-_OF_SPARSE, _OF_FEW_SPARSE_LABELS = _End(1 / 2, 2, 6, 100, 10), _End(1 / 5, 2, 6, 80, 30)
+#: or unequal weights, 3 fits each: where training goes on after a decay whose last window gains 150 times as
+#: much as counts, in place of 80, fits make 0.94 of the updates with log_loss, with the same accuracy, and
+#: 0.85 with a hinge, with 0.8454 in place of 0.8461, of 400 texts in 5 classes 0.85 in place of 0.89; other
+#: losses of margins lose 0.0002 to 0.0007. Many rows tell the effects of rare words, which takes time: 10,000
+#: texts whose classes rare words alone tell lose 0.013 (log_loss) and 0.010 (hinge) by the end for few rows.
+_OF_SPARSE = _End(1 / 2, 2, 6, 100, 10)
+_OF_FEW_SPARSE_LABELS, _OF_FEW_SPARSE_MARGINS = _End(1 / 5, 2, 6, 150, 30), _End(1 / 5, 2, 6, 80, 30)
 #: The decay of a linear regressor on dense data waits while windows gain so many times the gain that counts
 #: on average. 12 sets of 60 or 150 strongly correlated columns, 3 fits each: R2 is 0.933 in place of 0.925,
 #: after 1.33 of the epochs, with 40 times 0.930; 26 other sets, 6 fits each, have the same R2 to 0.0001,
@@ -397,6 +398,8 @@ class DescentRule:
         Whether each epoch has an order of its own; the losses of a fixed order may grow for a while.
     n_rows : int
         The samples of an epoch.
+    has_margins : bool
+        Whether the loss of a classifier is one of margins, not the likelihood of classes.
     """
 
     form = DescentProgress
@@ -421,6 +424,7 @@ class DescentRule:
         is_regression: bool = False,
         is_shuffled: bool = True,
         n_rows: int = 0,
+        has_margins: bool = False,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
@@ -428,6 +432,7 @@ class DescentRule:
         self._is_sparse, self._is_linear, self._is_open = is_sparse, is_linear, is_open
         self._is_other, self._draws, self._put_back = is_other, draws, put_back
         self._is_regression, self._is_shuffled, self._n_rows = is_regression, is_shuffled, n_rows
+        self._has_margins = has_margins
         # three windows at least: one at the full rate, and a decay
         window = _SPARSE_WINDOW if is_sparse else _LINEAR_WINDOW if is_linear else _WINDOW
         self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
@@ -541,8 +546,10 @@ class DescentRule:
     def _end(self) -> _End:
         """The end that suits the model and the data."""
         has_labels = self._is_linear and self._is_shuffled and not self._is_regression
+        if self._is_sparse and has_labels and self._n_rows < _FEW_SPARSE_ROWS:
+            return _OF_FEW_SPARSE_MARGINS if self._has_margins else _OF_FEW_SPARSE_LABELS
         if self._is_sparse:
-            return _OF_FEW_SPARSE_LABELS if has_labels and self._n_rows < _FEW_SPARSE_ROWS else _OF_SPARSE
+            return _OF_SPARSE
         if self._is_linear and self._n_batches < _FEW_UPDATES:
             return _OF_FEW_LABELS if has_labels else _OF_FEW
         return _USUAL

@@ -25,7 +25,7 @@ class Problem:
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
-        level=-math.inf, length=math.inf, n_rows=1000, **stopping
+        level=-math.inf, length=math.inf, n_rows=1000, has_margins=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -44,6 +44,7 @@ class Problem:
             put_back=put_back,
             is_regression=is_regression,
             n_rows=n_rows,
+            has_margins=has_margins,
         )
         if begins:
             self.rule.begin()
@@ -359,18 +360,26 @@ def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_u
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "most_idle", "gain", "continues"),
-    [(4095, 2, 0.06, False), (4095, 2, 0.08, True), (4096, 3, 0.08, False), (4096, 3, 0.10, True)],
-)
+    ("has_margins", "n_rows", "most_idle", "gain", "continues"),
+    [
+        (False, 4095, 2, 0.12, False), (False, 4095, 2, 0.15, True),
+        (True, 4095, 2, 0.06, False), (True, 4095, 2, 0.08, True),
+        (False, 4096, 3, 0.08, False), (False, 4096, 3, 0.10, True),
+        (True, 4096, 3, 0.08, False), (True, 4096, 3, 0.10, True),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("n_batches", [8, 40])
 def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(
-    n_batches, n_rows, most_idle, gain, continues
+    n_batches, has_margins, n_rows, most_idle, gain, continues
 ):
-    """In its last window 80 times `tol`, as a share of the loss there; of many rows 100 times.
+    """In its last window 150 times `tol`, as a share of the loss there, or 80 times a loss of margins.
 
-    Then windows without gain have half of the epochs of `n_iter_no_change`, in place of a fifth.
+    Of many rows 100 times; then windows without gain have half of the epochs of `n_iter_no_change`, in place
+    of a fifth.
     """
-    problem = Problem(n_batches=n_batches, is_sparse=True, n_rows=n_rows, n_iter_no_change=5)
+    problem = Problem(
+        n_batches=n_batches, is_sparse=True, n_rows=n_rows, has_margins=has_margins, n_iter_no_change=5
+    )
     n_windows = 0
     while not problem.rule._descent.is_decaying:
         problem.move(1.0)
