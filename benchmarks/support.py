@@ -256,7 +256,7 @@ def main() -> None:
         cells = {"default": score(ours, sets())}
         with patch.object(coordinates, "preconditioner", lambda *given: None):
             cells["no preconditioner"] = score(ours, sets())
-        with patch.object(program, "noisy_ridge", lambda *given, **named: None):
+        with patch.object(program, "noisy_ridges", lambda *given, **named: None):
             cells["all is learned"] = score(ours, sets())
         if is_sparse:
             others["solver"] = GridSearchCV(Ridge(solver="lsqr"), {"alpha": np.logspace(-1, 3, 9)}, cv=3)

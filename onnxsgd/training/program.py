@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockTable
-from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge, noisy_ridge
+from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge, noisy_ridges
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments, quiet_squares
@@ -339,13 +339,7 @@ class Program:
             return self._mean_loss(target, raw.astype(target.dtype), weight)
 
         def ridges() -> list[EvidenceRidge | QuadratureRidge] | None:
-            # targets without outliers may lack the effects of rare columns, and others have more noise
-            found = [
-                noisy_ridge(table, target, weight, *given, are_labels=are_labels, is_robust=robust)
-                for robust in ((False, True) if is_robust else (False,))
-            ]
-            known = [ridge for ridge in found if ridge is not None]
-            return known if len(known) == len(found) else None
+            return noisy_ridges(table, target, weight, *given, are_labels=are_labels, is_robust=is_robust)
 
         return NoiseFinder(layer, ridges, loss_of_scores, is_robust)
 

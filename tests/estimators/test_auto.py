@@ -504,7 +504,7 @@ def test_noise_alone_is_not_learned_and_warns():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_noise_is_not_looked_for_where_training_has_another_end(given, monkeypatch):
     called = []
-    monkeypatch.setattr(program, "noisy_ridge", lambda *args, **more: called.append(args))
+    monkeypatch.setattr(program, "noisy_ridges", lambda *args, **more: called.append(args))
     X, y = noisy(150, 2.0)
     OnnxSGDRegressor(random_state=0, **given).fit(X[:150], y[:150])
     assert not called
@@ -518,7 +518,7 @@ def test_noise_is_not_looked_for_where_training_has_another_end(given, monkeypat
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_few_epochs_of_many_updates_do_not_end_at_a_level(n_rows, max_iter, is_sought, monkeypatch):
     called = []
-    monkeypatch.setattr(program, "noisy_ridge", lambda *args, **more: called.append(args))
+    monkeypatch.setattr(program, "noisy_ridges", lambda *args, **more: called.append(args))
     X, y = noisy(60, 1.0, n_rows)
     OnnxSGDRegressor(max_iter=max_iter, random_state=0).fit(X, y)
     assert bool(called) == is_sought
