@@ -251,6 +251,11 @@ class FitPlan:
         return self.recipe.schedule.initial * min(self.first_share(is_linear), columns / LEAST_FACTOR)
 
     @property
+    def loss_has_scale(self) -> bool:
+        """True if the size of scores counts; False: the loss is in proportion to them."""
+        return not isinstance(self.loss, losses.Perceptron)
+
+    @property
     def is_likelihood(self) -> bool:
         """True if the loss is that of probabilities of classes; False: of margins, or a regression's."""
         return self.loss.probabilities in ("sigmoid", "softmax")

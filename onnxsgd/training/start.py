@@ -73,7 +73,7 @@ class Start(NamedTuple):
     Attributes
     ----------
     objective : float
-        Their objective; infinite if it has no meaning, as that of a perceptron without weights, which is 0.
+        Their objective; infinite if it has no meaning, as that of a perceptron of zeros, which is 0.
     unit : float
         The loss that gains are compared with: that of the best constant prediction, if known.
     share : float
@@ -146,6 +146,8 @@ class StartFinder:
         The largest share of the first rate to begin with.
     noise : NoiseFinder or None
         Finds noise that a linear model could fit.
+    has_scale : bool
+        Whether losses can be compared with that of a constant: not those in proportion to the scores.
     """
 
     layer: OutputLayer
@@ -160,6 +162,7 @@ class StartFinder:
     unit: float | None = None
     most: float = 1.0
     noise: NoiseFinder | None = None
+    has_scale: bool = True
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
@@ -321,7 +324,7 @@ class StartFinder:
         """
         given = state.tensors
         first = self._evaluate(state, given)
-        if not self._has_constant:
+        if not (self._has_constant and self.has_scale):
             return first, None
         constant = self._evaluate(state, self._with_constant(given))
         state.tensors = given

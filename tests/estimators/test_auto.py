@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, RidgeCV, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -984,3 +984,23 @@ def test_each_target_of_a_stream_has_a_factor_of_its_own():
     for row in range(0, 6000, 100):
         model.partial_fit(X[row : row + 100], y[row : row + 100])
     assert min(r2_score(y, model.predict(X), multioutput="raw_values")) > 0.985
+
+
+def test_a_perceptron_tells_a_rare_class():
+    """With zeros as the first scores, whose loss is zero, the intercept would stay near zero."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 1000))
+    score = X[:, :20].sum(axis=1) / 20**0.5 + 0.3 * rng.normal(size=600)
+    y = score > np.quantile(score, 0.9)
+    model = OnnxSGDClassifier(loss="perceptron", random_state=0).fit(X[:300], y[:300])
+    assert model.score(X[300:], y[300:]) > 0.85
+
+
+def test_a_perceptron_of_large_scores_is_trained_further():
+    """Its loss, in proportion to its scores, is no reason to begin anew."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 10))
+    y = X @ rng.normal(size=10) + rng.normal(size=500) > 0
+    fitted = SGDClassifier(loss="perceptron", learning_rate="constant", eta0=50.0, random_state=0).fit(X, y)
+    model = OnnxSGDClassifier(fitted, loss="perceptron", max_iter=1, tol=None, random_state=0).fit(X, y)
+    assert np.corrcoef(model.coef_, fitted.coef_)[0, 1] > 0.95

@@ -62,7 +62,7 @@ def test_the_best_constant_of_a_logarithm():
         (ModifiedHuber(), -1.0, [-0.6, 0.0]),
         (Hinge(), -1.0, [-0.6, 0.0]),
         (SquaredHinge(), -1.0, [-0.6, 0.0]),
-        (Perceptron(), -1.0, [0.0, 0.0]),
+        (Perceptron(), -1.0, [-0.6, 0.0]),
         (MulticlassHinge(), 0.0, [-0.15, 0.15]),
     ],
     ids=lambda value: type(value).__name__,
@@ -229,9 +229,11 @@ def test_a_perceptron_has_no_objective_before_it_learns():
     assert Line([0, 0, 0], 0.0, loss="perceptron").find()[:4] == (math.inf, 0.0, 1.0, False)
 
 
-def test_a_fitted_perceptron_is_kept():
-    """The constant has a loss of 0, which is no reason to take it."""
+@pytest.mark.parametrize(("constant", "has_scale"), [(0.0, True), (-0.6, False)])
+def test_a_fitted_perceptron_is_kept(constant, has_scale):
+    """The constant has a loss of 0, or one that grows with its size, which is no reason to take it."""
     line = Line([1, -2, 0.4], 0.1, loss="perceptron")
+    line.finder = replace(line.finder, constant=np.array([constant]), has_scale=has_scale)
     start = line.find()
     np.testing.assert_array_equal(line.w, [1, -2, 0.4])
     assert start.objective == pytest.approx(line.objective().total)
