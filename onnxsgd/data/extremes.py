@@ -12,6 +12,11 @@ __all__ = ["are_few", "bulk", "bulk_limits", "row_shares", "within"]
 
 #: The largest share of the rows that counts as a few, and the fewest rows among which one is a few.
 _FEW, _FEWEST_ROWS = 0.05, 20
+#: The largest share of the rows with an extreme entry in any column. Where nearly all rows have one, these
+#: tell the rows apart, and the bulk is what is left: probabilities of many classes, of which one is near 1.
+#: 2,600 rows, whose 60 classes such probabilities tell, have an accuracy of 0.71, and 0.66 with the scales of
+#: what is left.
+_MOST = 0.9
 #: The shares of the entries below the limits of the bulk, and the largest number of rows that decide them.
 _LOW, _HIGH, _ENOUGH = 0.1, 0.9, 2048
 #: The deviation of a column with extreme entries, in units of the distance of these limits, and the same of
@@ -32,7 +37,7 @@ _ROUNDING = 1e-6
 _LARGE = 3.0
 
 
-def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
+def bulk(table: Table, deviation: np.ndarray, least_width: float = 0.0) -> dict[int, np.ndarray]:
     """Return the rows without an extreme entry, for each column that has some.
 
     A few entries are extreme if they make the deviation of a column ten times as large as the distance of its
@@ -44,9 +49,11 @@ def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
         The data.
     deviation : ndarray of shape [n_columns]
         The standard deviations of its columns.
+    least_width : float
+        The distance of the deciles below which a column has no bulk.
     """
     found = {}
-    for column, limits in bulk_limits(table, deviation).items():
+    for column, limits in bulk_limits(table, deviation, least_width).items():
         is_kept = within(table, column, limits)
         n_extreme = len(table) - int(np.count_nonzero(is_kept))
         if n_extreme and are_few(n_extreme, len(table)):
@@ -54,7 +61,9 @@ def bulk(table: Table, deviation: np.ndarray) -> dict[int, np.ndarray]:
     return found
 
 
-def bulk_limits(table: Table, deviation: np.ndarray) -> dict[int, tuple[float, float]]:
+def bulk_limits(
+    table: Table, deviation: np.ndarray, least_width: float = 0.0
+) -> dict[int, tuple[float, float]]:
     """Return the middle of the bulk and the largest distance from it, of columns that may have extremes.
 
     Parameters
@@ -63,6 +72,13 @@ def bulk_limits(table: Table, deviation: np.ndarray) -> dict[int, tuple[float, f
         The data, or some of their rows.
     deviation : ndarray of shape [n_columns]
         The standard deviations of all data.
+    least_width : float
+        The distance of the deciles below which a column has no bulk.
+
+    Returns
+    -------
+    dict
+        Empty where nearly all rows would have an extreme entry.
     """
     n_rows = len(table)
     if n_rows < _FEWEST_ROWS:
@@ -77,12 +93,17 @@ def bulk_limits(table: Table, deviation: np.ndarray) -> dict[int, tuple[float, f
     low, high = np.partition(sample, places, axis=0)[places]
     width, middle = high - low, (high + low) / 2
     # columns most of whose entries are equal have no bulk
-    is_wide, is_next = (
-        (deviation > ratio * width) & (width > _ROUNDING * np.abs(middle)) for ratio in (_WIDE, _NEXT_TO_WIDE)
-    )
+    has_bulk = width > np.maximum(_ROUNDING * np.abs(middle), least_width)
+    is_wide, is_next = ((deviation > ratio * width) & has_bulk for ratio in (_WIDE, _NEXT_TO_WIDE))
     if not is_wide.any():
         return {}
-    return {int(c): (middle[c], _FAR * width[c]) for c in np.flatnonzero(is_next)}
+    columns, most = np.flatnonzero(is_next), _FAR * width
+    is_far = np.abs(sample[:, columns] - middle[columns]) > most[columns]
+    # with columns that have a little more than a few
+    has_few = np.count_nonzero(is_far, axis=0) <= 2 * _FEW * len(sample)
+    if np.count_nonzero(is_far[:, has_few].any(axis=1)) > _MOST * len(sample):
+        return {}
+    return {int(column): (middle[column], most[column]) for column in columns}
 
 
 def within(table: Table, column: int, limits: tuple[float, float]) -> np.ndarray:

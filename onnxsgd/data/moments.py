@@ -389,13 +389,15 @@ def add_moments(
     *,
     may_change: bool = False,
     of_bulk: bool = False,
+    least_width: float = 0.0,
     columns: tuple[np.ndarray, int] | None = None,
 ) -> bool:
     """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`.
 
     With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
-    entries of tables do not count; return whether there are some. With `columns`, the table has these columns
-    alone, which include all that had an entry before. The caller has the context of :func:`quiet_squares`.
+    entries of tables do not count; return whether there are some; `least_width` as in :func:`bulk`. With
+    `columns`, the table has these columns alone, which include all that had an entry before. The caller has
+    the context of :func:`quiet_squares`.
     """
     part = Moments._of(table, weight, axis)
     if columns is not None:
@@ -406,7 +408,7 @@ def add_moments(
         if known is None or (
             has_extremes := part.is_far_from(known) and known.is_far_from_few(as_array(table))
         ):
-            kept = bulk(table, np.sqrt(part._variance))
+            kept = bulk(table, np.sqrt(part._variance), least_width)
             part = part.of_bulk(table, weight, kept) if kept else part
             has_extremes |= bool(kept)
         elif len(weight) >= _SOME_ROWS:

@@ -182,7 +182,7 @@ def _add_moments(
     for name, _, _ in program.columns_of_layers:
         known, some = state.moments.get(name), few.features[name]
         if plan.is_bounded and isinstance(some, np.ndarray) and some.ndim == 2:
-            moments, has_some = read.moments_of_bulk(name, some)
+            moments, has_some = read.moments_of_bulk(name, some, program.least_width)
             has_extremes |= has_some
         else:
             moments = read.moments(name)

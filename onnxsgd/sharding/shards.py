@@ -120,7 +120,7 @@ class Shards:
         """Return the moments of a feature, or of the target, over all rows."""
         return reduce(Moments.merged, (summary.moments[name] for summary in self.summaries))
 
-    def moments_of_bulk(self, name: str, some: np.ndarray) -> tuple[Moments, bool]:
+    def moments_of_bulk(self, name: str, some: np.ndarray, least_width: float) -> tuple[Moments, bool]:
         """Return the moments of a feature without extreme entries, and whether there are some.
 
         Parameters
@@ -129,9 +129,11 @@ class Shards:
             The feature, a table.
         some : ndarray
             Some of its rows.
+        least_width : float
+            The distance of the deciles below which a column has no bulk.
         """
         moments = self.moments(name)
-        limits = bulk_limits(some, moments.deviation())
+        limits = bulk_limits(some, moments.deviation(), least_width)
         if not limits:
             return moments, False
         parts, kept = self.of_each(bulk_of, name, limits), {}

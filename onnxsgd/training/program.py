@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -429,10 +430,10 @@ class Program:
             has_extremes |= add_moments(
                 moments, name, batches.features[name], weight, axis,
                 may_change=in_parts and len(weight) >= ENOUGH_ROWS,
-                of_bulk=self.plan.is_bounded, columns=batches.columns,
+                of_bulk=self.plan.is_bounded, least_width=self.least_width, columns=batches.columns,
             )  # fmt: skip
             if not (in_parts or self.plan.is_bounded):
-                _warn_of_extremes(batches.features[name], moments[name])
+                _warn_of_extremes(batches.features[name], moments[name], self.least_width)
         data = None if in_parts else batches
         standards = make_standards(
             self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear,
@@ -460,6 +461,14 @@ class Program:
             return None
         penalty = plan.penalties.get(layer.weight)
         return 0.0 if penalty is None else penalty.l2 or 0.0
+
+    @cached_property
+    def least_width(self) -> float:
+        """The width of columns below which the l2 penalty of a linear model shrinks their coefficients."""
+        if not self.is_linear:
+            return 0.0
+        penalties = [self.plan.penalties.get(layer.weight) for layer in self.first_layers]
+        return math.sqrt(min((p.l2 or 0.0 if p else 0.0 for p in penalties), default=0.0))
 
     def _centres_sparse(self, batches: Batches) -> bool:
         """Tell whether all columns of sparse data are centred, and their rates do not change that."""
@@ -794,10 +803,10 @@ def _is_sparse(features: Features) -> bool:
     return any(map(is_sparse, features.values()))
 
 
-def _warn_of_extremes(table: Any, moments: Moments) -> None:
+def _warn_of_extremes(table: Any, moments: Moments, least_width: float) -> None:
     """Warn if a few extreme entries decide the minimum of a loss whose derivative has no bound."""
     is_dense = isinstance(table, np.ndarray | RowTable) and table.ndim == 2
-    found = bulk(table, moments.deviation()) if is_dense else {}
+    found = bulk(table, moments.deviation(), least_width) if is_dense else {}
     if found:
         rows = np.flatnonzero(~np.logical_and.reduce(list(found.values())))
         warnings.warn(

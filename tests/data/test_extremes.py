@@ -52,6 +52,25 @@ def test_milder_entries_next_to_extreme_ones():
     assert list(bulk(table, table.std(axis=0))) == [0, 1]
 
 
+@pytest.mark.parametrize(("n_columns", "has_bulk"), [(20, True), (70, False)])
+@pytest.mark.parametrize("share", [0.045, 0.055])
+def test_entries_that_nearly_all_rows_have_are_no_extremes(n_columns, has_bulk, share):
+    """The rows without one tell little; columns with a little more than a few count too."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(1000, n_columns))
+    table[rng.random(table.shape) < share] = 1e6
+    table[:, 0] = rng.normal(size=1000)
+    table[:10, 0] = 1e6
+    assert (0 in bulk(table, table.std(axis=0))) == has_bulk
+
+
+def test_a_narrow_column_has_no_bulk():
+    column = _with([1e6])
+    for width, has_bulk in ((4.0, True), (6.0, False)):
+        # the deciles of the column are 5.1 apart
+        assert (list(bulk(column[:, None], np.array([column.std()]), width)) == [0]) == has_bulk
+
+
 def test_few_rows_have_no_bulk():
     table = _with([1e6])[:19, None]
     assert bulk(table, table.std(axis=0)) == {}

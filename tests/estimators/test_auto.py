@@ -17,7 +17,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import SplineTransformer, StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.losses import CrossEntropy
@@ -264,6 +264,33 @@ def test_extreme_rows_and_a_robust_loss():
     X, extreme, _ = _with_extreme_rows(1000, 200)
     y = X @ np.arange(10.0) + 0.1 * RNG.normal(size=1000)
     assert OnnxSGDRegressor(loss="huber", random_state=0).fit(extreme, y).score(X, y) > 0.99
+
+
+@pytest.mark.parametrize("noise", [1e-12, 1e-6, 1e-3])
+@pytest.mark.parametrize("share", [0.0, 0.04], ids=["one category a row", "few entries"])
+def test_entries_beside_a_floor_of_noise_are_learned(noise, share):
+    """The penalty forbids coefficients of the noise, whose scale is not that of a column."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 30, 2000)
+    table = np.eye(30)[codes] if not share else (rng.random((2000, 30)) < share).astype(float)
+    score = table @ rng.normal(size=30) + 0.1 * rng.normal(size=2000)
+    y = (score > np.median(score)).astype(int)
+    train, test = slice(0, 1400), slice(1400, None)
+    noisy = table + noise * rng.normal(size=table.shape)
+    expected = OnnxSGDClassifier(random_state=0).fit(table[train], y[train]).score(table[test], y[test])
+    model = OnnxSGDClassifier(random_state=0).fit(noisy[train], y[train])
+    assert model.score(noisy[test], y[test]) > expected - 0.02
+    assert expected > 0.75
+
+
+def test_splines_have_no_extreme_rows():
+    """Each is near zero in most rows."""
+    rng = np.random.default_rng(0)
+    x = rng.random((400, 3))
+    table = SplineTransformer(20).fit_transform(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        OnnxSGDRegressor(random_state=0).fit(table, np.sin(9 * x[:, 0]))
 
 
 def test_extreme_rows_and_a_squared_loss_warn():
