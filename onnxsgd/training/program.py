@@ -342,7 +342,7 @@ class Program:
         def ridges() -> list[EvidenceRidge | QuadratureRidge] | None:
             return noisy_ridges(table, target, weight, *given, are_labels=are_labels, is_robust=is_robust)
 
-        return NoiseFinder(layer, ridges, loss_of_scores, is_robust)
+        return NoiseFinder(layer, ridges, loss_of_scores, is_robust, bool(self.plan.step_spec.l1))
 
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""

@@ -429,6 +429,15 @@ def test_a_penalty_that_decides_has_its_own_end(penalty):
     assert NoisyLine([0.5, -1, 0.25], penalty).find()[4:] == (-math.inf, math.inf)
 
 
+@pytest.mark.parametrize(
+    ("penalty", "has_l1", "is_known"), [(0.2, False, True), (0.2, True, False), (0.05, True, True)]
+)
+def test_a_penalty_with_an_l1_part_decides_sooner(penalty, has_l1, is_known):
+    line = NoisyLine([0.5, -1, 0.25], penalty)
+    line.finder = replace(line.finder, noise=line.finder.noise._replace(has_l1=has_l1))
+    assert (line.find().level > -math.inf) == is_known
+
+
 @pytest.mark.parametrize("penalty", [0.0, 1e-4, 10.0])
 def test_coefficients_without_evidence_are_not_supported(penalty):
     assert NoisyLine([0, 0, 0], penalty, ratio=0.0).find()[4:] == (math.inf, 0.0)
