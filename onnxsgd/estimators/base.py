@@ -615,7 +615,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if plan.recipe.is_auto:
             with stage("read"), quiet_squares():
                 if plan.scaled_layer.weights:
-                    add_moments(state.moments, TARGET, target, samples.weight)
+                    add_moments(state.moments, TARGET, target, samples.weight, of_bulk=plan.is_bounded)
                 batches = program.standardised(batches, state.moments, weight_unit)
         # a part of a stream has none, and few updates
         with ExitStack() if is_fit else nullcontext() as processes:

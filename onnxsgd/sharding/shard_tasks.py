@@ -301,13 +301,17 @@ def summary_of(fit: ShardFit, shard: Shard, with_moments: bool) -> Summary:
 def bulk_of(
     fit: ShardFit, shard: Shard, name: str, limits: Mapping[int, tuple[float, float]]
 ) -> dict[int, tuple[int, Moments]]:
-    """Return the number and the moments of the entries of a feature within limits, for some columns."""
-    table, weight = shard.rows.features[name], shard.rows.sample_weight
+    """Return the number and the moments of the entries of a feature, or of the target, within limits.
+
+    They are those of some columns.
+    """
+    rows = shard.rows
+    table, weight = as_array(rows.target) if name == TARGET else rows.features[name], rows.sample_weight
     found = {}
     for column, of_column in limits.items():
-        rows = within(table, column, of_column)
-        part = Moments.of(column_of(table, column)[rows, None], weight[rows])
-        found[column] = int(np.count_nonzero(rows)), part
+        kept = within(table, column, of_column)
+        part = Moments.of(column_of(table, column)[kept, None], weight[kept])
+        found[column] = int(np.count_nonzero(kept)), part
     return found
 
 

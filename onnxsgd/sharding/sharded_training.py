@@ -173,7 +173,9 @@ def _add_moments(
     plan, n_rows = program.plan, sum(read.n_rows)
     if plan.scaled_layer.weights:
         known = state.moments.get(TARGET)
-        state.moments[TARGET] = merged_moments(known, read.moments(TARGET), may_change=False)
+        of_bulk = plan.is_bounded and plan.recipe.is_auto
+        moments = read.moments_of_bulk(TARGET, few.target)[0] if of_bulk else read.moments(TARGET)
+        state.moments[TARGET] = merged_moments(known, moments, may_change=False)
     if not plan.recipe.is_auto:
         return {}, False
     state.count_rows(evenly(read.weight / n_rows, n_rows))

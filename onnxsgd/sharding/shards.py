@@ -120,13 +120,13 @@ class Shards:
         """Return the moments of a feature, or of the target, over all rows."""
         return reduce(Moments.merged, (summary.moments[name] for summary in self.summaries))
 
-    def moments_of_bulk(self, name: str, some: np.ndarray, least_width: float) -> tuple[Moments, bool]:
-        """Return the moments of a feature without extreme entries, and whether there are some.
+    def moments_of_bulk(self, name: str, some: np.ndarray, least_width: float = 0.0) -> tuple[Moments, bool]:
+        """Return the moments of a table without extreme entries, and whether there are some.
 
         Parameters
         ----------
         name : str
-            The feature, a table.
+            The feature, or TARGET.
         some : ndarray
             Some of its rows.
         least_width : float

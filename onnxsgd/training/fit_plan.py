@@ -53,6 +53,8 @@ _BOUNDED = frozenset(
 #: fits end below Adam's accuracy by more than 0.04, down to chance; with 0.25, one of chance; with 0.1, none,
 #: also where the rate grows up to 1.0 while large gains last.
 _SHARE_OF_NETWORK = 0.1
+#: The losses of the sizes of residuals.
+_OF_SIZES = (losses.Huber, losses.AbsoluteError, losses.LogCosh, losses.EpsilonInsensitive)
 #: The steering of the rate in a stream.
 _STEERING = 0.1
 
@@ -249,6 +251,18 @@ class FitPlan:
             The largest share of the first rate that the number of columns allows.
         """
         return self.recipe.schedule.initial * min(self.first_share(is_linear), columns / LEAST_FACTOR)
+
+    @property
+    def is_of_sizes(self) -> bool:
+        """True if the loss is one of the sizes of residuals, at least of large ones, of both signs alike."""
+        return type(self.loss) in _OF_SIZES
+
+    @property
+    def quantile(self) -> float | None:
+        """The quantile of a target near which a constant has the least loss; None: that is the mean."""
+        if isinstance(self.loss, losses.Quantile) and len(self.loss.score_factors) == 1:
+            return float(self.loss.quantile)  # type: ignore[arg-type]
+        return 0.5 if self.is_of_sizes else None
 
     @property
     def loss_has_scale(self) -> bool:

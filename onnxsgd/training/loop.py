@@ -304,6 +304,7 @@ def _make_finder(
         most=min(plan.first_share(model.is_linear), _share_of_columns(batches, state, model)),
         noise=model.noise(batches, some) if finds_noise else None,
         has_scale=plan.loss_has_scale,
+        quantile=plan.quantile,
     )
 
 

@@ -48,11 +48,7 @@ from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import (
-    AbsoluteError,
-    EpsilonInsensitive,
     FromCallable,
-    Huber,
-    LogCosh,
     SquaredEpsilonInsensitive,
     SquaredError,
 )
@@ -110,9 +106,8 @@ _KEPT_CONVERTED = 16_000_000
 _UNEVEN = np.array([0.75, 0.25])
 #: Columns that the penalty shrinks so many times as much as the one that it shrinks least have another scale.
 _FAR_MORE = 100.0
-#: The losses of residuals of both signs alike: of their squares, and of their sizes, at least of large ones.
+#: The losses of squares of residuals.
 _OF_SQUARES = (SquaredError, SquaredEpsilonInsensitive)
-_OF_SIZES = (Huber, AbsoluteError, LogCosh, EpsilonInsensitive)
 #: The number of elements of an array.
 _size = attrgetter("size")
 
@@ -325,7 +320,7 @@ class Program:
         if not (self.plan.is_regression or loss.scores_of_shares(_UNEVEN, 0.1).any()):
             # the scores that know the shares of classes alone are not those of the loss
             return None
-        is_robust, are_labels = type(loss) in _OF_SIZES, not self.plan.is_regression
+        is_robust, are_labels = self.plan.is_of_sizes, not self.plan.is_regression
         if loss.unit is not None if are_labels else not (is_robust or type(loss) in _OF_SQUARES):
             return None
         table, target = some.features[layer.feature], as_array(some.target)
@@ -342,7 +337,7 @@ class Program:
         def ridges() -> list[EvidenceRidge | QuadratureRidge] | None:
             return noisy_ridges(table, target, weight, *given, are_labels=are_labels, is_robust=is_robust)
 
-        return NoiseFinder(layer, ridges, loss_of_scores, is_robust, bool(self.plan.step_spec.l1))
+        return NoiseFinder(layer, ridges, loss_of_scores, bool(self.plan.step_spec.l1))
 
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""

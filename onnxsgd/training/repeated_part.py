@@ -149,7 +149,7 @@ class RepeatedPart:
                 return False
             after.count_rows(weight, self._mean(weight))
             if plan.scaled_layer.weights:
-                add_moments(after.moments, TARGET, target, weight)
+                add_moments(after.moments, TARGET, target, weight, of_bulk=plan.is_bounded)
             batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)

@@ -47,11 +47,11 @@ _LEAST_SCALE = 2.0
 #: to 800 columns: accuracy is 0.805, log loss 0.43, with 0, 0.4 and 0.6; 0.789 and 0.95 where all of the data
 #: is learned. 150 digits have a log loss of 0.17 where all is learned, of 0.58 with 0.
 _SMALL_LOSS = 0.5
-#: The most of the gain of the loss that the penalty may be at the supported coefficients, of an l2 penalty and
-#: of one with an l1 part. 24 kinds of sets of 100 and 200 rows and 40 to 200 columns, l1, l2 and both, of
-#: strength 0.001 to 1: where few of 200 columns count, l1 and 0.03, R2 is 0.32 without a bound, 0.72 with 0.02
-#: to 0.2; of noise alone, l2 and 0.3, it is -0.14, 0.01 and 0.01 with 0.05, 0.1 and 0.2. 20,000 rows of two
-#: categories of 5,000 levels, mostly noise, have 0.04 with 0.1, and 0.10 with 0.2. 36 regressions of many
+#: The most of the gain of the loss that the penalty may be at the supported coefficients, of an l2 penalty
+#: and of one with an l1 part. 24 kinds of sets of 100 and 200 rows and 40 to 200 columns, l1, l2 and both, of
+#: strength 0.001 to 1: where few of 200 columns count, l1 and 0.03, R2 is 0.32 without a bound, 0.72 with
+#: 0.02 to 0.2; of noise alone, l2 and 0.3, it is -0.14, 0.01 and 0.01 with 0.05, 0.1 and 0.2. 20,000 rows of
+#: two categories of 5,000 levels, mostly noise, have 0.04 with 0.1, and 0.10 with 0.2. 36 regressions of many
 #: columns, most of which do not count, with an l1 penalty of 0.01 have 0.43 with 0.1, and 0.35 with 0.2.
 _MOST_OF_GAIN, _MOST_OF_GAIN_WITH_L1 = 0.2, 0.1
 
@@ -107,8 +107,6 @@ class NoiseFinder(NamedTuple):
         without outliers for a robust loss. None where all of the data is to be learned.
     loss_of_scores : callable
         Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
-    is_robust : bool
-        Whether the loss has its least value at a median.
     has_l1 : bool
         Whether the penalty has an l1 part: many coefficients of its minimum are zero, as none of ridge are.
     """
@@ -116,7 +114,6 @@ class NoiseFinder(NamedTuple):
     layer: FirstLayer
     ridges: Callable[[], Sequence[EvidenceRidge | QuadratureRidge] | None]
     loss_of_scores: Callable[[np.ndarray], float]
-    is_robust: bool = False
     has_l1: bool = False
 
 
@@ -152,6 +149,9 @@ class StartFinder:
         Finds noise that a linear model could fit.
     has_scale : bool
         Whether losses can be compared with that of a constant: not those in proportion to the scores.
+    quantile : float or None
+        The quantile of the target near which a constant has the least loss, whatever outliers there are;
+        None: that is the mean.
     """
 
     layer: OutputLayer
@@ -167,6 +167,7 @@ class StartFinder:
     most: float = 1.0
     noise: NoiseFinder | None = None
     has_scale: bool = True
+    quantile: float | None = None
 
     def find(self, state: FitState) -> Start:
         """Put the best of the known first weights into `state`.
@@ -178,9 +179,7 @@ class StartFinder:
         """
         given = state.tensors
         if self._is_constant(given):
-            first = self._evaluate(state, self._with_constant(given))
-            if self.noise is not None and self.noise.is_robust:
-                first = self._at_median(state, first)
+            first = self._at_constant(state)
             has_meaning = first.loss > 0 or self.unit is not None
             start = first.total if has_meaning else math.inf
             level, length = self._support(state, first) if has_meaning else _ALL
@@ -233,7 +232,7 @@ class StartFinder:
         tensors, key = state.tensors, (noise.layer.weight, WEIGHT)
         weight = coefficients.T if noise.layer.is_transposed else coefficients
         candidate = convert(tensors | {key: weight.astype(tensors[key].dtype, order="C")})
-        shift = self._median_residual(candidate) if noise.is_robust else -ridge.offsets(coefficients)
+        shift = -ridge.offsets(coefficients) if self.quantile is None else self._quantiles(candidate)
         found = self._evaluate(state, self._with_last_layer(candidate, 1.0, shift))
         state.tensors = tensors
         if not found.loss < constant.loss:
@@ -246,22 +245,26 @@ class StartFinder:
         moved = coefficients[coefficients.any(axis=1)] / np.where(units > 0, units, 1.0)
         return found.total, math.sqrt(float(np.mean(moved * moved)))
 
-    def _at_median(self, state: FitState, constant: Objective) -> Objective:
-        """Move the intercept to the median of the target, where that is better; return the objective."""
+    def _at_constant(self, state: FitState) -> Objective:
+        """Put the best constant into `state`, the mean or a quantile; return its objective."""
         given = state.tensors
-        found = self._evaluate(state, self._with_last_layer(given, 1.0, self._median_residual(given)))
-        if found.total < constant.total:
+        mean = self._evaluate(state, self._with_constant(given))
+        if self.quantile is None or self.target is None:
+            return mean
+        at_mean, shift = state.tensors, self._quantiles(state.tensors)
+        found = self._evaluate(state, self._with_last_layer(at_mean, 1.0, shift))
+        if found.total < mean.total:
             return found
-        state.tensors = given
-        return constant
+        state.tensors = at_mean
+        return mean
 
-    def _median_residual(self, tensors: Tensors) -> np.ndarray:
-        """Return the weighted median of the residuals of each output."""
+    def _quantiles(self, tensors: Tensors) -> np.ndarray:
+        """Return the weighted quantile of the residuals of each output."""
         weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
         raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
-        residual = np.asarray(self.target, np.float64) - raw
+        residual, loss = np.asarray(self.target, np.float64) - raw, Quantile(self.quantile or 0.5)
         columns = np.split(residual, residual.shape[1], axis=1)
-        return np.array([Quantile(0.5).score_offsets(column, self.sample_weight) for column in columns])
+        return np.array([loss.score_offsets(column, self.sample_weight) for column in columns])
 
     def _scale_of_scores(
         self, ridge: EvidenceRidge, loss_of_scores: Callable[[np.ndarray], float]
@@ -290,7 +293,7 @@ class StartFinder:
         rows do not tell good weights from bad ones: the share is small.
         """
         if self._is_constant(state.tensors):
-            state.tensors = self._with_constant(state.tensors)
+            self._at_constant(state)
             return 1.0
         if len(self.sample_weight) < ENOUGH_ROWS:
             return LEAST_SHARE

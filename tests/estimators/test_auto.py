@@ -1031,3 +1031,28 @@ def test_a_perceptron_of_large_scores_is_trained_further():
     fitted = SGDClassifier(loss="perceptron", learning_rate="constant", eta0=50.0, random_state=0).fit(X, y)
     model = OnnxSGDClassifier(fitted, loss="perceptron", max_iter=1, tol=None, random_state=0).fit(X, y)
     assert np.corrcoef(model.coef_, fitted.coef_)[0, 1] > 0.95
+
+
+@pytest.mark.filterwarnings("ignore:Training lowered the objective only")
+@pytest.mark.parametrize("loss", ["huber", "absolute_error", "epsilon_insensitive", "log_cosh", "quantile"])
+@pytest.mark.parametrize(("value", "count"), [(999999.0, 1), (-9999.0, 8), (1e6, 8)])
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"tol": None, "max_iter": 50}, {"early_stopping": True}, None],
+    ids=["fit", "50", "early", "parts"],
+)
+def test_a_few_extreme_targets_and_a_robust_loss(loss, value, count, params):
+    """They move neither the first prediction nor the unit of the rates."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1200, 12))
+    y = X @ rng.normal(size=12) + rng.normal(size=1200)
+    given = y[:900].copy()
+    given[rng.choice(900, count, replace=False)] = value
+    model = OnnxSGDRegressor(loss=loss, random_state=0, **(params or {}))
+    if params is None:
+        for part in np.array_split(np.arange(900), 6):
+            model.partial_fit(X[part], given[part])
+    else:
+        model.fit(X[:900], given)
+    expected = Ridge().fit(X[:900], y[:900]).score(X[900:], y[900:])
+    assert model.score(X[900:], y[900:]) > expected - 0.05

@@ -473,6 +473,22 @@ def test_extreme_rows_are_those_of_all_shards(n_rows):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("sync_every", [1, 4])
+def test_extreme_targets_are_those_of_all_shards(sync_every):
+    """Neither the first prediction nor the unit of the rates is theirs, under a robust loss."""
+    generator = np.random.RandomState(0)
+    table = generator.standard_normal((900, 6))
+    target = table @ np.arange(1.0, 7.0) + generator.standard_normal(900)
+    given = target.copy()
+    given[::150] = 1e6
+    params = {"loss": "huber", "random_state": 0}
+    one = OnnxSGDRegressor(**params).fit(table, given)
+    many = fit(OnnxSGDRegressor, pieces_of(table, given, cuts=(200, 500)), sync_every, **params)
+    assert sync_every > 1 or distance(one, many) < 1e-3
+    assert many.score(table, target) > 0.95
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_columns_that_outnumber_the_rows():
     generator = np.random.RandomState(0)
     table = generator.standard_normal((80, 200)) * np.geomspace(1, 20, 200)

@@ -408,19 +408,22 @@ def test_the_mean_prediction_of_columns_that_are_not_centred_is_left_to_the_inte
     assert level == pytest.approx(line.objective().total)
 
 
-def test_a_robust_loss_begins_at_the_median():
-    """With the weights of rows; the absolute residuals there are the least of all intercepts."""
-    line = NoisyLine([0.0, 0.0, 0.0], 0.0, ratio=0.0)
+@pytest.mark.parametrize("quantile", [0.5, 0.9])
+@pytest.mark.parametrize("in_part", [False, True])
+def test_a_loss_of_sizes_begins_at_its_quantile(quantile, in_part):
+    """With the weights of rows, also in a stream; the pinball loss there is the least of all intercepts."""
+    line = Line([0, 0, 0], 0.0)
 
-    def absolute():
-        return Objective(float(np.average(np.abs(Y[:, 0] - line.b), weights=WEIGHT_OF_ROWS)), 0.0)
+    def pinball():
+        residual = Y[:, 0] - line.b
+        losses = np.where(residual > 0, quantile, quantile - 1) * residual
+        return Objective(float(np.average(losses, weights=WEIGHT_OF_ROWS)), 0.0)
 
-    noise = line.finder.noise._replace(is_robust=True)
-    line.finder = replace(line.finder, noise=noise, objective=absolute)
-    line.finder.find(line.state)
+    line.finder = replace(line.finder, quantile=quantile, objective=pinball)
+    line.finder.find_in_part(line.state) if in_part else line.finder.find(line.state)
     passed = WEIGHT_OF_ROWS[np.argsort(Y[:, 0])].cumsum()
-    median = np.sort(Y[:, 0])[np.searchsorted(passed, passed[-1] / 2)]
-    assert line.b == pytest.approx(median)
+    at = np.sort(Y[:, 0])[np.searchsorted(passed, passed[-1] * quantile)]
+    assert line.b == pytest.approx(at)
 
 
 @pytest.mark.parametrize("penalty", [0.3, 10.0])
