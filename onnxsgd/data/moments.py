@@ -390,14 +390,16 @@ def add_moments(
     may_change: bool = False,
     of_bulk: bool = False,
     least_width: float = 0.0,
+    may_narrow: bool = True,
     columns: tuple[np.ndarray, int] | None = None,
 ) -> bool:
     """Merge the moments of further rows into those under `name`; see :meth:`Moments.of`.
 
     With `may_change`, rows of scales of another magnitude replace those before. With `of_bulk`, extreme
-    entries of tables do not count; return whether there are some; `least_width` as in :func:`bulk`. With
-    `columns`, the table has these columns alone, which include all that had an entry before. The caller has
-    the context of :func:`quiet_squares`.
+    entries of tables do not count; return whether there are some; `least_width` as in :func:`bulk`. Rows
+    replace few rows before that had extreme entries, if they `may_narrow` the moments. With `columns`, the
+    table has these columns alone, which include all that had an entry before. The caller has the context of
+    :func:`quiet_squares`.
     """
     part = Moments._of(table, weight, axis)
     if columns is not None:
@@ -411,7 +413,7 @@ def add_moments(
             kept = bulk(table, np.sqrt(part._variance), least_width)
             part = part.of_bulk(table, weight, kept) if kept else part
             has_extremes |= bool(kept)
-        elif len(weight) >= _SOME_ROWS:
+        elif may_narrow and len(weight) >= _SOME_ROWS:
             # few rows before, which had extreme entries
             may_change |= known.total[0] <= _FIRST * part.total[0] and known.is_wider_than(part)
     if known is None or (may_change and part.differs_from(known)):

@@ -13,7 +13,7 @@ from scipy import sparse
 # Private, with these names and arguments in all scipy 1.x. To be replaced once scipy has products with `out`.
 from scipy.sparse import _sparsetools as kernels
 
-__all__ = ["SparseRows", "is_sparse", "is_sparse_table", "make_offsets", "multiply"]
+__all__ = ["SparseRows", "is_sparse", "is_sparse_table", "multiply"]
 
 #: The types that the kernels take among those of graphs.
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -30,8 +30,8 @@ class SparseRows(NamedTuple):
         The column and the value of each entry. There may be entries of other rows before and behind.
     n_columns : int
         The number of columns.
-    offsets : ndarray of float64, of shape [n_rows, 2], or None
-        Those of :func:`make_offsets`; None: the rows are not centred.
+    offsets : ndarray of float64, of shape [n_rows], or None
+        The products of the rows and the centre that is subtracted from each; None: the centre is zero.
     """
 
     indptr: np.ndarray
@@ -84,12 +84,3 @@ def multiply(matrix: Any, weight: np.ndarray, is_transposed: bool) -> np.ndarray
         return np.zeros((matrix.shape[0], n_outputs), np.result_type(matrix, weight))
     table = np.ascontiguousarray(weight.T if is_transposed else weight)
     return np.ascontiguousarray(matrix @ table)
-
-
-def make_offsets(table: Any, centre: np.ndarray) -> np.ndarray:
-    """Return the products of the rows of a CSR matrix and a centre, beside -1, in float64.
-
-    The product of centred rows X - c and a weight w + a c is ``X w + offsets @ [a, c (w + a c)]``.
-    """
-    products = table @ centre.astype(np.float64)
-    return np.stack([products, np.full_like(products, -1.0)], axis=1)

@@ -320,6 +320,8 @@ class Program:
         if not (self.plan.is_regression or loss.scores_of_shares(_UNEVEN, 0.1).any()):
             # the scores that know the shares of classes alone are not those of the loss
             return None
+        if not self.plan.loss_has_scale:
+            return None
         is_robust, are_labels = self.plan.is_of_sizes, not self.plan.is_regression
         if loss.unit is not None if are_labels else not (is_robust or type(loss) in _OF_SQUARES):
             return None

@@ -149,7 +149,8 @@ class RepeatedPart:
                 return False
             after.count_rows(weight, self._mean(weight))
             if plan.scaled_layer.weights:
-                add_moments(after.moments, TARGET, target, weight, of_bulk=plan.is_bounded)
+                # weights of the unit before would stay as they are with a smaller one
+                add_moments(after.moments, TARGET, target, weight, of_bulk=plan.is_bounded, may_narrow=False)
             batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)

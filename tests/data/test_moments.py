@@ -220,6 +220,16 @@ def test_extreme_rows_of_a_stream_change_little(rows):
     np.testing.assert_allclose(moments["x"].centre, 2.0, atol=0.5)
 
 
+@pytest.mark.parametrize("may_narrow", [True, False])
+def test_few_first_rows_with_extreme_entries_are_replaced_where_that_is_allowed(may_narrow):
+    _, extreme = _with_extremes(1000, 500)
+    moments = {}
+    for part in (extreme[:10], extreme[10:60]):
+        given = {"of_bulk": True, "may_narrow": may_narrow}
+        add_moments(moments, "x", part, np.ones(len(part)), **given)
+    assert (moments["x"].deviation() < 3).all() == may_narrow
+
+
 def test_a_stream_whose_rows_all_change_is_followed():
     table, moments = _with_extremes(3000, 10_000)[0], {}
     table[1500:] *= 100

@@ -11,7 +11,7 @@ products of rows, and a multiple of itself from the gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,6 @@ class _BlockAdam:
         centre: np.ndarray | None,
     ) -> None:
         self._weight, self._moment, self._decays, self._centre = weight, moment, decays, centre
-        self._square_of_centre = 0.0 if centre is None else _dot(centre[:, None], centre[:, None])
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -129,17 +128,14 @@ class _BlockAdam:
 
     def _restart(self) -> None:
         """Handle tables that hold the weight and the moment themselves."""
-        if self._centre is not None:
-            self._mean_of_weight = _along(self._centre, self._weight)
-            self._mean_of_moment = _along(self._centre, self._moment)
         if LOG_FACTOR in self._states:
             self._moment_square = self._inner(self._moment, self._moment)
 
-    def _rate(self, number: int, square: Any, product: Any) -> Any:
+    def _rate(self, number: int, square: Any, product: Callable[[], Any]) -> Any:
         """Return the rate of an update, given the square of the gradient and its product with the moment."""
         self._second = self._beta_2 * self._second + square * self._share
         rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
-        return rate * np.exp(self._steer(product, square)) if self._steering else rate
+        return rate * np.exp(self._steer(product(), square)) if self._steering else rate
 
     def _steer(self, product: Any, square: Any) -> Any:
         """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
@@ -156,15 +152,11 @@ class _BlockAdam:
         quotients += _like(self._weight, 1.0 / divisor)
         return quotients
 
-    def _over(self, numbers: Any) -> Any:
-        """Return numbers of outputs as they are, or their sum where outputs share a second moment."""
-        return numbers if isinstance(numbers, float) or not self._has_one_block else float(numbers.sum())
-
     def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
         """Return the sum of products, for each output if each has a second moment."""
         if not self._has_one_block:
             return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
-        if len(first) <= _MOST_OF_ONE_THREAD and first.shape[1] == 1:
+        if first.shape[1] == 1 and len(first) <= _MOST_OF_ONE_THREAD:
             return float(first[:, 0].dot(second[:, 0]))
         return _dot(first, second)
 
@@ -178,8 +170,7 @@ class SparseBlockAdam(_BlockAdam):
 
     A step changes U and N in the columns of its batch, and the three factors. The sum of squares of the
     gradient G = X' d, for the second moment, is that of d * (X G); X G is a difference of products with N.
-    With a centre c, U and N have multiples of c beside their tables, and products lose c' U and c' N, which
-    are numbers that updates change.
+    With a centre c, U and N have multiples of c beside their tables, and products lose c' U and c' N.
 
     Parameters
     ----------
@@ -215,7 +206,7 @@ class SparseBlockAdam(_BlockAdam):
         weight, moment = _halves(self._tables)
         super().__init__(shapes, weight, moment, decays, centre)
         if centre is not None:
-            self._coefficients = np.zeros((2, n_outputs))
+            self._square_of_centre = _dot(centre[:, None], centre[:, None])
         self._product_of_weight, self._product = _halves(self._products)
         self._step_of_weight, self._step = _halves(self._steps)
         self._change = _halves(self._later_products)[1]
@@ -226,8 +217,11 @@ class SparseBlockAdam(_BlockAdam):
         self._scale: Any = 1.0 if self._has_one_block else np.ones((1, 1))
         self._reach: Any = 0.0 if self._has_one_block else np.zeros((1, 1))
         if self._centre is not None:
+            # the multiples of the centre, and its products with tables and multiples together
             self._of_weight: Any = 0.0
             self._of_moment: Any = 0.0
+            self._mean_of_weight = _along(self._centre, self._weight)
+            self._mean_of_moment = _along(self._centre, self._moment)
         super()._restart()
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
@@ -235,13 +229,13 @@ class SparseBlockAdam(_BlockAdam):
         for table, product in zip(self._tables, self._products, strict=True):
             product.fill(0)
             rows.add_product(table, product)
+        if rows.offsets is not None:
+            # float64: both terms may be much larger than their difference
+            offsets = rows.offsets[:, None]
+            self._product_of_weight += offsets * self._of_weight - self._mean_of_weight
+            self._product += offsets * self._of_moment - self._mean_of_moment
         np.multiply(self._product, -self._reach, out=out)
         out += self._product_of_weight
-        if rows.offsets is not None:
-            self._coefficients[0] = self._of_weight - self._reach * self._of_moment
-            self._coefficients[1] = self._mean_of_weight - self._reach * self._mean_of_moment
-            # in float64: both terms may be much larger than their difference
-            out += rows.offsets.dot(self._coefficients)
         out *= self._scale
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
@@ -255,19 +249,16 @@ class SparseBlockAdam(_BlockAdam):
         # the last table holds N, and its product grows by that of the gradient
         np.negative(self._products[-1], out=self._later_products[-1])
         rows.add_product(self._tables[-1], self._later_products[-1])
-        square = self._inner(gradient, self._change)
-        product = self._inner(gradient, self._product)
         if rows.offsets is not None:
-            # the sums over rows of their offsets times gradients, and of gradients; the latter are negative
-            along, total = _rows_of(rows.offsets.T.dot(gradient))
-            product = product + self._over(along * self._of_moment + total * self._mean_of_moment)
-            of_change, mean_of_change = total / power, (along + total * self._square_of_centre) / power
-            square = square + self._over(along * of_change + total * mean_of_change)
-            self._of_moment = self._of_moment + of_change
-            self._of_weight = self._of_weight + of_change * self._reach
-            self._mean_of_moment = self._mean_of_moment + mean_of_change
-            self._mean_of_weight = self._mean_of_weight + mean_of_change * self._reach
-        rate = self._rate(number, _positive(square * power), product * self._power)
+            total = _sums(gradient) / power
+            moved = _along(rows.offsets, gradient) / power - total * self._square_of_centre
+            self._of_moment = self._of_moment - total
+            self._of_weight = self._of_weight - total * self._reach
+            self._mean_of_moment = self._mean_of_moment + moved
+            self._mean_of_weight = self._mean_of_weight + moved * self._reach
+            self._change += rows.offsets[:, None] * self._of_moment - self._mean_of_moment
+        square = _positive(self._inner(gradient, self._change) * power)
+        rate = self._rate(number, square, lambda: self._inner(gradient, self._product) * self._power)
         self._power = power
         self._reach = self._reach + rate * (self._shares[number] * power) / self._scale
         if self._decays:
@@ -365,7 +356,7 @@ class WholeBlockAdam(_BlockAdam):
         out.fill(0)
         rows.add_product(self._weight, out)
         if self._centre is not None:
-            out -= _like(out, self._mean_of_weight)
+            out -= _like(out, _along(self._centre, self._weight))
         out *= _like(out, self._scale)
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
@@ -373,20 +364,14 @@ class WholeBlockAdam(_BlockAdam):
         moment, table = self._moment, self._gradient
         table.fill(0)
         rows.add_transposed_product(gradient, table)
-        if self._centre is not None and rows.offsets is not None:
-            # the sums over rows of their offsets times gradients, and of gradients; the latter are negative
-            along, total = _rows_of(rows.offsets.T.dot(gradient))
-            _add_multiple(table, self._centre, _like(table, total))
-        rate = self._rate(number, self._inner(table, table), self._inner(moment, table))
-        step = rate * self._shares[number] / self._scale
+        if self._centre is not None:
+            _add_multiple(table, self._centre, _like(table, -_sums(gradient)))
+        square = self._inner(table, table)
+        rate = self._rate(number, square, lambda: self._inner(moment, table))
         moment *= self._beta_1
         moment += table
-        np.multiply(moment, _like(moment, step), out=table)
+        np.multiply(moment, _like(moment, rate * self._shares[number] / self._scale), out=table)
         self._weight -= table
-        if rows.offsets is not None:
-            mean_of_gradient = along + total * self._square_of_centre
-            self._mean_of_moment = self._beta_1 * self._mean_of_moment + mean_of_gradient
-            self._mean_of_weight = self._mean_of_weight - step * self._mean_of_moment
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
 
@@ -399,21 +384,10 @@ class WholeBlockAdam(_BlockAdam):
         """Apply the penalty."""
         divisor = 1.0 + decay * self._penalty
         self._scale = self._scale / divisor
-        centre = self._centre
         for column, penalty in self._few_others:
-            weight = self._weight.item(column)
-            shrunk = weight * (divisor / (1.0 + decay * penalty))
-            self._weight[column, 0] = shrunk
-            if centre is not None:
-                self._mean_of_weight += centre.item(column) * (shrunk - weight)
+            self._weight[column, 0] = self._weight.item(column) * (divisor / (1.0 + decay * penalty))
         if len(self._others):
-            weights = self._weight[self._others]
-            shrunk_weights = weights / self._quotients(decay, divisor)
-            self._weight[self._others] = shrunk_weights
-            if centre is not None:
-                shrunk_weights -= weights
-                moved = _along(centre.take(self._others), shrunk_weights)
-                self._mean_of_weight = self._mean_of_weight + moved
+            self._weight[self._others] /= self._quotients(decay, divisor)
         if _least(self._scale) < _LEAST_SCALE:
             self._fold()
 
@@ -444,9 +418,9 @@ def _along(vector: np.ndarray, table: np.ndarray) -> Any:
     return np.add.reduce([vector[i : i + n_rows].dot(table[i : i + n_rows]) for i in starts])[None]
 
 
-def _rows_of(table: np.ndarray) -> Any:
-    """Return the rows of a table: numbers, or tables of one row."""
-    return table[:, 0].tolist() if table.shape[1] == 1 else table[:, None]
+def _sums(table: np.ndarray) -> Any:
+    """Return the sum of the rows: one number, or one for each output."""
+    return float(np.add.reduce(table[:, 0])) if table.shape[1] == 1 else np.add.reduce(table)[None]
 
 
 def _add_multiple(table: np.ndarray, vector: np.ndarray, multiple: Any) -> None:

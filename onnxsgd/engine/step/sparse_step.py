@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from onnxsgd._library_errors import run_error
-from onnxsgd.engine.sparse_products import SparseRows, make_offsets
+from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.buffers import Buffers, Tensors, bind, dtype_of
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class SparseStepRunner:
         ((name, _),) = batches.features.items()
         table = batches.sparse_table(name, is_centred=centre is None)
         self._table = _cyclic(table, batches.batch_size - 1) if batches.is_mixed else table
-        self._offsets = None if centre is None else make_offsets(self._table, centre)
+        self._offsets = None if centre is None else self._table @ centre.astype(np.float64)
         (self._updates, self._losses), self._step = sessions, step
         self._buffers, self._layers, self._batches = buffers, layers, batches
         self._inputs = {value.name: value for value in self._updates.get_inputs()}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from onnxsgd.engine.sparse_products import SparseRows, make_offsets
+from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step import sparse_block_adam
 from onnxsgd.engine.step.sparse_block_adam import SparseBlockAdam, WholeBlockAdam
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
@@ -81,7 +81,7 @@ def test_updates_are_those_of_dense_batches(
         updates.begin({name: np.broadcast_to(column, t.shape) for name, column in numbers.items()})
         for number, i in enumerate(part):
             X = BATCHES[i]
-            offsets = None if centre is None else make_offsets(X, CENTRE)
+            offsets = None if centre is None else X @ CENTRE
             rows = SparseRows(X.indptr, X.indices, X.data.astype(dtype), D, offsets)
             products.append(np.empty((B, n_outputs), dtype))
             updates.multiply(rows, products[-1])
