@@ -156,8 +156,6 @@ class _BlockAdam:
         """Return the sum of products, for each output if each has a second moment."""
         if not self._has_one_block:
             return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
-        if first.shape[1] == 1 and len(first) <= _MOST_OF_ONE_THREAD:
-            return float(first[:, 0].dot(second[:, 0]))
         return _dot(first, second)
 
 
