@@ -615,15 +615,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if plan.recipe.is_auto:
             with stage("read"), quiet_squares():
                 if plan.scaled_layer.weights:
-                    # weights of the unit before would stay as they are with a smaller one
+                    # under a smaller unit, weights of the larger one would hardly change
                     add_moments(
-                        state.moments,
-                        TARGET,
-                        target,
-                        samples.weight,
-                        of_bulk=plan.is_bounded,
-                        may_narrow=False,
-                    )
+                        state.moments, TARGET, target, samples.weight,
+                        of_bulk=plan.is_bounded, may_narrow=False,
+                    )  # fmt: skip
                 batches = program.standardised(batches, state.moments, weight_unit)
         # a part of a stream has none, and few updates
         with ExitStack() if is_fit else nullcontext() as processes:

@@ -149,7 +149,7 @@ class RepeatedPart:
                 return False
             after.count_rows(weight, self._mean(weight))
             if plan.scaled_layer.weights:
-                # weights of the unit before would stay as they are with a smaller one
+                # under a smaller unit, weights of the larger one would hardly change
                 add_moments(after.moments, TARGET, target, weight, of_bulk=plan.is_bounded, may_narrow=False)
             batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate

@@ -233,14 +233,14 @@ class StartFinder:
         tensors, key = state.tensors, (noise.layer.weight, WEIGHT)
         weight = coefficients.T if noise.layer.is_transposed else coefficients
         candidate = convert(tensors | {key: weight.astype(tensors[key].dtype, order="C")})
-        shift = -ridge.offsets(coefficients) if self.quantile is None else self._quantiles(candidate)
+        quantile = self.quantile
+        shift = -ridge.offsets(coefficients) if quantile is None else self._quantiles(candidate, quantile)
         found = self._evaluate(state, self._with_last_layer(candidate, 1.0, shift))
         state.tensors = tensors
         if not found.loss < constant.loss:
             # margins of a rare class gain nothing from small scores, which tell it all the same
             return _ALL
-        is_small = noise.has_l1 or self.quantile is not None
-        most = _LESS_OF_GAIN if is_small else _MOST_OF_GAIN
+        most = _MOST_OF_GAIN if self.quantile is None and not noise.has_l1 else _LESS_OF_GAIN
         if found.penalty - constant.penalty > most * (constant.loss - found.loss):
             # training lowers the sum of both, and a large penalty prevents overfitting by itself
             return _ALL
@@ -253,18 +253,18 @@ class StartFinder:
         mean = self._evaluate(state, self._with_constant(given))
         if self.quantile is None or self.target is None:
             return mean
-        at_mean, shift = state.tensors, self._quantiles(state.tensors)
+        at_mean, shift = state.tensors, self._quantiles(state.tensors, self.quantile)
         found = self._evaluate(state, self._with_last_layer(at_mean, 1.0, shift))
         if found.total < mean.total:
             return found
         state.tensors = at_mean
         return mean
 
-    def _quantiles(self, tensors: Tensors) -> np.ndarray:
+    def _quantiles(self, tensors: Tensors, quantile: float) -> np.ndarray:
         """Return the weighted quantile of the residuals of each output."""
         weights = {name: array for (name, kind), array in tensors.items() if kind == WEIGHT}
         raw = np.asarray(self.raw_predictions(weights), np.float64).reshape(len(self.sample_weight), -1)
-        residual, loss = np.asarray(self.target, np.float64) - raw, Quantile(self.quantile or 0.5)
+        residual, loss = np.asarray(self.target, np.float64) - raw, Quantile(quantile)
         columns = np.split(residual, residual.shape[1], axis=1)
         return np.array([loss.score_offsets(column, self.sample_weight) for column in columns])
 
