@@ -20,7 +20,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.preprocessing import MaxAbsScaler
 
-#: The table, the target, and what predictions are compared with where that is another one.
+#: The table, the target, and the values that predictions are compared with, if these are others.
 Data = tuple[Any, np.ndarray] | tuple[Any, np.ndarray, np.ndarray]
 
 

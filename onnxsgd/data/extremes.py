@@ -13,9 +13,9 @@ __all__ = ["are_few", "bulk", "bulk_limits", "row_shares", "within"]
 #: The largest share of the rows that counts as a few, and the fewest rows among which one is a few.
 _FEW, _FEWEST_ROWS = 0.05, 20
 #: The largest share of the rows with an extreme entry in any column. Where nearly all rows have one, these
-#: tell the rows apart, and the bulk is what is left: probabilities of many classes, of which one is near 1.
-#: 2,600 rows, whose 60 classes such probabilities tell, have an accuracy of 0.71, and 0.66 with the scales of
-#: what is left.
+#: tell the rows apart, and the bulk is the rest: probabilities of many classes, of which one is near 1. 2,600
+#: rows, whose 60 classes such probabilities tell, have an accuracy of 0.71, and 0.66 with the scales of the
+#: bulk.
 _MOST = 0.9
 #: The shares of the entries below the limits of the bulk, and the largest number of rows that decide them.
 _LOW, _HIGH, _ENOUGH = 0.1, 0.9, 2048

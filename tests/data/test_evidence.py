@@ -98,9 +98,9 @@ def test_rows_are_predicted_from_all_others(n_columns, row):
 @pytest.mark.parametrize("n_columns", [30, 200])
 @pytest.mark.parametrize("ratio", [0.1, 1e3, 1e9])
 def test_a_large_ratio_predicts_rows_from_the_others_too(n_columns, ratio):
-    """Where all rows interpolate the targets, differences of numbers near one say nothing.
+    """Numbers of single precision that were centred in it have other means than zero.
 
-    Numbers of single precision that were centred in it have other means than zero.
+    Where all rows interpolate the targets, little is left for the others.
     """
     table, target = data(n_columns)
     given = [np.asarray(array, np.float32) for array in arguments(table, target)]
