@@ -73,7 +73,8 @@ class Batch:
             )
         else:
             batch = cls(*map(_part, item))
-        if np.ndim(batch.y) == 0:
+        # numpy makes no array of lists of different lengths
+        if not isinstance(batch.y, list | tuple) and np.ndim(batch.y) == 0:
             raise ParameterError(
                 f"The target of a batch is {batch.y!r}, which is no array: iterate over batches of samples, "
                 "not over single samples."
@@ -194,6 +195,16 @@ class BatchSource:
             raise _no_batches()
         return Batch.of(item)
 
+    @property
+    def n_rows_of_row(self) -> int | None:
+        """The length that all entries of the first row of a data set have, which may be a batch, or None."""
+        if not hasattr(self._batches, "iter"):
+            return None
+        batch = self.first()
+        entries = list(batch.X.values()) if isinstance(batch.X, Mapping) else [batch.X]
+        lengths = {_length(entry) for entry in (*entries, batch.y)}
+        return lengths.pop() if len(lengths) == 1 else None
+
     def aside(self) -> Iterator[Batch]:
         """Yield as many batches of a repeatable source as an epoch has, beside its epochs."""
         return map(Batch.of, islice(self._iterate(), self._n_steps))
@@ -242,6 +253,13 @@ class BatchSource:
     def _iterate(self) -> Iterator[object]:
         cut = getattr(self._batches, "iter", None)
         return iter(cut(self._n_rows) if callable(cut) else self._batches)
+
+
+def _length(rows: Any) -> int | None:
+    """Return the number of values of the first of some rows; None if it is one value."""
+    row = next(iter(rows), "")
+    is_one = isinstance(row, str) or getattr(row, "ndim", 1) == 0
+    return len(row) if isinstance(row, Sized) and not is_one else None
 
 
 def _no_batches() -> ParameterError:

@@ -165,3 +165,38 @@ def test_a_data_set_cuts_its_batches(n_rows, sizes):
     assert source.n_batches == len(sizes)
     assert [len(batch.y) for batch in source.epoch()] == sizes
     assert [len(batch.y) for batch in source.aside()] == sizes
+
+
+class RowsOf(Rows):
+    """A data set of the given rows."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        yield from self.rows
+
+    def iter(self, batch_size):
+        for start in range(0, len(self.rows), batch_size):
+            part = self.rows[start : start + batch_size]
+            yield {name: [row[name] for row in part] for name in part[0]}
+
+
+@pytest.mark.parametrize(("row", "n_rows"), [
+    ({"x": [[1.0], [2.0], [3.0]], "label": [0, 1, 0]}, 3),
+    ({"x": np.zeros((3, 2)), "z": np.zeros(3), "label": np.arange(3)}, 3),
+    ({"x": [1.0, 2.0], "label": 0}, None),
+    ({"x": [1.0, 2.0, 4.0], "label": [0, 1]}, None),
+    ({"x": "text", "label": "none"}, None),
+    ({"x": np.zeros(3), "label": np.array(0)}, None),
+])  # fmt: skip
+def test_rows_that_may_be_batches(row, n_rows):
+    assert BatchSource(RowsOf([row, row]), None, None).n_rows_of_row == n_rows
+
+
+def test_only_data_sets_have_rows():
+    assert BatchSource([({"x": X}, X)], None, None).n_rows_of_row is None
+
+
+def test_targets_of_different_lengths_are_a_batch():
+    assert Batch.of({"tokens": [[1, 2], [3]], "labels": [[0, 1], [1]]}).y == [[0, 1], [1]]

@@ -430,3 +430,36 @@ def test_a_batch_of_a_stream_that_does_not_fit():
         learner.partial_fit(cut(X, Y), sample_weight=WEIGHT)
     with pytest.raises(ValueError, match="requires y to be passed"):
         learner.partial_fit(X)
+
+
+class DataSet:
+    """Rows that are cut by a method ``iter``, as those of Hugging Face are."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def iter(self, batch_size):
+        for start in range(0, len(self.rows), batch_size):
+            part = self.rows[start : start + batch_size]
+            yield {name: [row[name] for row in part] for name in part[0]}
+
+
+@pytest.mark.parametrize("n_rows", [120, 110])
+def test_a_data_set_of_batches_is_refused_with_advice(n_rows):
+    """Of the same number of rows, and of others."""
+    batches = [{"x": x.tolist(), "label": y.tolist()} for x, y in cut(X[:n_rows], LABEL[:n_rows])]
+    with pytest.raises(ParameterError, match="first one have 30 values: .* before its method batch"):
+        OnnxSGDClassifier().fit(DataSet(batches))
+
+
+def test_a_refused_row_of_a_data_set_keeps_its_error():
+    rows = [{"x": [1.0, float("nan")], "label": 0}, {"x": [1.0, 2.0], "label": 1}]
+    with pytest.raises(ValueError, match="contains NaN") as caught:
+        OnnxSGDClassifier().fit(DataSet(rows))
+    assert "batch()" not in str(caught.value)
