@@ -53,6 +53,7 @@ def _fits(X: Any, y: np.ndarray) -> dict[str, Callable[[], Any]]:
         "auto, 10 epochs": lambda: ours(**equal).fit(X, y),
         "SGDClassifier, default": lambda: SGDClassifier(random_state=0).fit(X, y),
         "auto, default": lambda: ours(random_state=0).fit(X, y),
+        "auto, hinge, default": lambda: ours(random_state=0, loss="hinge").fit(X, y),
     }
 
 
@@ -78,7 +79,7 @@ def _lines(n_rows: int, n_columns: int, n_classes: int, n_rounds: int) -> list[s
     )
     lines = []
     for name, model in models.items():
-        reference = f"SGDClassifier, {name.partition(', ')[2]}"
+        reference = f"SGDClassifier, {name.rpartition(', ')[2]}"
         cells = [
             f"{n_columns:.0e}", n_classes, name, f"{1e3 * samples[name].median:.1f} ms",
             f"{samples[name].ratio_to(samples[reference]):.1f}", model.n_iter_,

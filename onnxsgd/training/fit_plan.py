@@ -274,6 +274,11 @@ class FitPlan:
         """True if the loss is that of probabilities of classes; False: of margins, or a regression's."""
         return self.loss.probabilities in ("sigmoid", "softmax")
 
+    @property
+    def is_hinge(self) -> bool:
+        """True if the loss is the hinge loss of two classes, or that of a perceptron."""
+        return isinstance(self.loss, losses.Hinge) and self.n_outputs == 1
+
     @cached_property
     def loss_unit(self) -> float | None:
         """The difference of losses that counts as large, if the loss has no least value."""

@@ -20,7 +20,7 @@ from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
-from onnxsgd.training.start import LEAST_SHARE, NoiseFinder, Objective, StartFinder
+from onnxsgd.training.start import NoiseFinder, Objective, StartFinder
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -230,7 +230,7 @@ def _make_rule(
         is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
         put_back=None if plan.device.keeps_data or plan.step_spec.draws or batches.is_long else put_back,
         is_regression=plan.is_regression, is_shuffled=plan.recipe.shuffle, n_rows=len(batches.target),
-        has_margins=not plan.is_likelihood,
+        has_margins=not plan.is_likelihood, is_hinge=plan.is_hinge,
     )  # fmt: skip
 
 
@@ -317,9 +317,8 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     columns = _share_of_columns(batches, state, model)
     state.eta = plan.rate_of_stream(model.is_linear, columns)
     if not state.is_steered:
-        begins = state.t in (0, state.forgotten_at)
         finder = _make_finder(runners, batches, plan, state, model)
-        share = finder.find_in_part(state) if begins else LEAST_SHARE
+        share = finder.find_in_part(state)
         state.start_steering(min(1.0, min(share, columns) * plan.recipe.schedule.initial / state.eta))
         decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
         runners.buffers.load(state.tensors)

@@ -75,7 +75,8 @@ class Start(NamedTuple):
     Attributes
     ----------
     objective : float
-        Their objective; infinite if it has no meaning, as that of a perceptron of zeros, which is 0.
+        Their objective; infinite if it has no meaning, as that of a perceptron before training: it is in
+        proportion to the intercept.
     unit : float
         The loss that gains are compared with: that of the best constant prediction, if known.
     share : float
@@ -181,10 +182,12 @@ class StartFinder:
         given = state.tensors
         if self._is_constant(given):
             first = self._at_constant(state)
-            has_meaning = first.loss > 0 or self.unit is not None
+            has_meaning = self.has_scale and (first.loss > 0 or self.unit is not None)
             start = first.total if has_meaning else math.inf
             level, length = self._support(state, first) if has_meaning else _ALL
-            return Start(start, self._unit(first), self.most, False, level, length)
+            # 0: that of the first window
+            of_constant = self._unit(first) if self.has_scale else 0.0
+            return Start(start, of_constant, self.most, False, level, length)
         first, constant = self._judge(state)
         best, tensors = first, given
         if constant is not None and not first.total <= constant.total:
@@ -288,11 +291,12 @@ class StartFinder:
         return None if least < large else max(best, _LEAST_SCALE)
 
     def find_in_part(self, state: FitState) -> float:
-        """Return the share of the rate for the first part of a stream, or of one that begins anew.
+        """Return the share of the rate for the first part of a stream: its first, anew, or after a fit.
 
-        Given weights of a linear model are kept in the first part. Those of a network that are worse than the
-        best constant, or of any model because the data changed, are replaced as in :meth:`find`. Parts of few
-        rows do not tell good weights from bad ones: the share is small.
+        Given weights of a linear model are kept in the first part, and those of a fit. Those of a network
+        that are worse than the best constant, or of any model because the data changed, are replaced as in
+        :meth:`find`. After a fit the share is that of the gain that the part leaves to make, beyond the loss
+        at the end of the fit. Parts of few rows do not tell good weights from bad ones: the share is small.
         """
         if self._is_constant(state.tensors):
             self._at_constant(state)
@@ -302,11 +306,18 @@ class StartFinder:
         best, constant = self._judge(state)
         if state.t and constant is None:
             return LEAST_SHARE
-        may_replace = state.t > 0 or not self.is_linear
+        begins = state.t in (0, state.forgotten_at)
+        may_replace = begins and (state.t > 0 or not self.is_linear)
         if constant is not None and may_replace and not best.total <= constant.total:
             best, state.tensors = self._replace(state, state.tensors, best, constant)
         # the square: the rate of a stream grows again where gradients agree
-        return max(LEAST_SHARE, self._share(best, constant) ** 2)
+        share = self._share(best, constant) ** 2
+        if not begins and constant is not None and state.loss_curve:
+            # noise, which the end of the fit had too, leaves nothing to learn
+            known = state.loss_curve[-1]
+            if constant.total > known:
+                share = min(share, (best.total - known) / (constant.total - known))
+        return max(LEAST_SHARE, share)
 
     def _unit(self, weights: Objective) -> float:
         """Return the loss that gains are compared with, given that of weights that know nothing."""

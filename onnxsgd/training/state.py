@@ -32,6 +32,11 @@ _LEAST_EARLIER, _MOST_EARLIER, _JUMP = 4, 8, 10.0
 #: 0.002 nats above the least loss with any unit; at 100 times 0.021 with 1, 0.006 with 4, 0.003 with 8; at
 #: 1,000 times 0.43, 0.04 and 0.02.
 _UNIT_OF_OTHERS = 4.0
+#: The factor of the rate of a perceptron's intercept on sparse data, as in scikit-learn. Training ends where
+#: rare words tell the classes of all rows, with any intercept. 86 sets of texts and one-hot codes of two
+#: classes: the mean accuracy is 0.820 with 0.01, 0.819 with 0.03, 0.816 with 0.1, and 0.800 with 1
+#: (`SGDClassifier` 0.816).
+_OF_SPARSE_INTERCEPT = 0.01
 #: The kinds of tensors that are no slots of an optimizer.
 _OF_NO_OPTIMIZER = frozenset({WEIGHT, AVERAGE, L1_DEBT, START, LOSS_SCALE, GOOD_UPDATES})
 
@@ -261,8 +266,8 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
     """Return the factors of the rates of weights that have one.
 
     Cases: the units of a last layer that is not even; first layers of sparse data, whose steps would
-    otherwise grow with the number of columns; adapters, so that a step changes the weight as one of the
-    weight itself would.
+    otherwise grow with the number of columns, and their intercepts under a loss without a scale; adapters, so
+    that a step changes the weight as one of the weight itself would.
     """
     layer, scales = plan.scaled_layer, dict[str, np.ndarray]()
     if not layer.is_even:
@@ -274,6 +279,9 @@ def rate_scales(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer]) ->
         if crowding != 1.0:
             even = np.ones((1,) * len(shape))
             scales[first.weight] = crowding * scales.get(first.weight, even)
+            if first.intercept is not None and not plan.loss_has_scale:
+                n_axes = state.tensors[first.intercept, WEIGHT].ndim
+                scales[first.intercept] = np.full((1,) * n_axes, _OF_SPARSE_INTERCEPT)
     if plan.learner.adapters and plan.recipe.is_auto:
         for name, unit in _adapter_units(plan, state, layers).items():
             scales[name] = unit * scales.get(name, np.ones((1,) * state.tensors[name, WEIGHT].ndim))

@@ -283,6 +283,20 @@ def test_weights_of_data_that_changed_are_fitted_to_the_target():
         assert line.b == pytest.approx(7.0, abs=0.1)
 
 
+@pytest.mark.parametrize("known", [0.1, 1.0, 1e6])
+def test_a_stream_after_a_fit_begins_at_the_gain_that_is_left(known):
+    """Not at the loss that was left then; a fit of other units does not tell."""
+    line, constant = Line([0.5, -1.5, 0], 7.0), Line([0, 0, 0], 0.0)
+    constant.finder.find_in_part(constant.state)
+    given, of_constant = line.objective(), constant.objective()
+    line.state.t, line.state.loss_curve = 64, [900.0, known]
+    gain = (given.total - known) / (of_constant.total - known)
+    want = {0.1: gain, 1.0: LEAST_SHARE, 1e6: given.loss / of_constant.loss}[known]
+    assert line.finder.find_in_part(line.state) == pytest.approx(want)
+    np.testing.assert_array_equal(line.w, [0.5, -1.5, 0])
+    assert line.b == 7.0
+
+
 def test_a_stream_without_a_constant_to_compare_begins_anew_at_the_least_rate():
     line = Line([1, -2, 0.4], 0.1, loss="perceptron")
     assert line.finder.find_in_part(line.state) == 1.0
