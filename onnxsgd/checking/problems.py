@@ -14,7 +14,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.engine.predict import weights_as_inputs
 from onnxsgd.exceptions import GradientError, GraphError, ParameterError
 from onnxsgd.gradient.derivative import onnx_derivative
-from onnxsgd.graph.append import check_operators
+from onnxsgd.graph.append import builder_of, check_operators
 from onnxsgd.graph.loading.random_inputs import check_drawn
 from onnxsgd.graph.lowering.forms import write_out
 from onnxsgd.graph.lowering.lower import lower_for_training
@@ -153,14 +153,12 @@ def _loss_model(
     loss: Loss, dtype: ir.DataType, shape: tuple[int, ...], *, gradient: bool = True
 ) -> onnx.ModelProto:
     """Return a graph with outputs "loss" and, if requested and available in closed form, "gradient"."""
-    from onnxscript import GraphBuilder
-
     shapes = {"y_true": shape, _RAW: shape, "sample_weight": (shape[0], 1)}
     values = [
         ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims)) for name, dims in shapes.items()
     ]
     graph = ir.Graph(values, [], nodes=[], opset_imports={"": 18}, name="loss")
-    op = GraphBuilder(graph).op
+    op = builder_of(graph)
     y_true, raw_prediction, weight = values
     outputs = {"loss": weighted_loss(op, loss, y_true, raw_prediction, weight)}
     formula = loss.gradient(op, y_true, raw_prediction) if gradient else None

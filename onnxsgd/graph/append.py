@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
 from onnxscript import GraphBuilder
 
-from onnxsgd._builder import Builder
+from onnxsgd._builder import Builder, Operand, Operator
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import content
 from onnxsgd.graph.writing import new_node, take_nodes
 
-__all__ = ["appending", "blank", "check_operators", "graft", "take_constants"]
+__all__ = ["appending", "blank", "builder_of", "check_operators", "graft", "take_constants"]
 
 
 @contextmanager
@@ -66,7 +67,45 @@ def blank(graph: ir.Graph) -> tuple[ir.Graph, Builder]:
     On `graph` itself the builder would reuse existing names: it numbers its values without checking.
     """
     scratch = ir.Graph([], [], nodes=[], opset_imports=dict(graph.opset_imports), name="scratch")
-    return scratch, GraphBuilder(scratch).op
+    return scratch, builder_of(scratch)
+
+
+def builder_of(graph: ir.Graph) -> Builder:
+    """Return the operator builder of a graph that has no names yet."""
+    return cast("Builder", _Builder(GraphBuilder(graph)))
+
+
+class _Builder:
+    """onnxscript's builder, with exponents of the type of their base.
+
+    The standard lets a Pow have an exponent of another type, so that onnxscript rounds numbers to float32.
+    """
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._op = builder.op
+        self._exponents: dict[float, ir.Value] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+    @property
+    def Pow(self) -> Operator:
+        """The operator of that name."""
+
+        def power(base: Operand, exponent: Operand, **options: Any) -> Any:
+            is_wide = isinstance(base, ir.Value) and base.dtype == ir.DataType.DOUBLE
+            if is_wide and isinstance(exponent, float):
+                exponent = self._exponent(exponent)
+            return self._op.Pow(base, exponent, **options)
+
+        return cast("Operator", power)
+
+    def _exponent(self, number: float) -> ir.Value:
+        if number not in self._exponents:
+            name = f"const_exponent_{len(self._exponents)}"
+            tensor = ir.tensor(number, dtype=ir.DataType.DOUBLE, name=name)
+            self._exponents[number] = self._op.initializer(tensor, name)
+        return self._exponents[number]
 
 
 def take_constants(scratch: ir.Graph, graph: ir.Graph, names: set[str]) -> None:

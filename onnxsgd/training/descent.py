@@ -97,6 +97,8 @@ class Descent:
         before them by this many times the gain that counts.
     is_cut_last : bool
         Whether the decay begins with the cut of a rate that grew, as larger rates gain no more.
+    decays_in_window : bool
+        Whether the last of one or two windows is a decay; more windows end with one in any case.
 
     Attributes
     ----------
@@ -125,6 +127,7 @@ class Descent:
     trend: float = math.inf
     level: float = -math.inf
     is_cut_last: bool = False
+    decays_in_window: bool = False
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
     has_ended: bool = field(default=False, init=False)
@@ -384,5 +387,8 @@ class Descent:
 
     def _end_in_time(self) -> None:
         """Begin the decay where it would end too late otherwise."""
-        if self._decay is None and self._n_done >= math.ceil(_LATEST_DECAY * self.n_windows):
+        latest = math.ceil(_LATEST_DECAY * self.n_windows)
+        if self.decays_in_window:
+            latest = min(latest, self.n_windows - 1)
+        if self._decay is None and self._n_done >= latest:
             self._decay = (1, max(0, self.n_windows - self._n_done))

@@ -1013,6 +1013,18 @@ def test_each_target_of_a_stream_has_a_factor_of_its_own():
     assert min(r2_score(y, model.predict(X), multioutput="raw_values")) > 0.985
 
 
+@pytest.mark.parametrize("max_iter", [1, 2])
+@pytest.mark.filterwarnings("ignore:Maximum number of iteration")
+def test_one_or_two_epochs_end_near_the_minimum(max_iter):
+    """Of 5,000 rows with much noise; at a constant rate R2 was -0.01, with a minimum of 0.09."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(15000, 30))
+    y = X @ rng.normal(size=30) / 30**0.5 + 3 * rng.normal(size=15000)
+    model = OnnxSGDRegressor(max_iter=max_iter, random_state=0).fit(X[:5000], y[:5000])
+    best = Ridge().fit(X[:5000], y[:5000])
+    assert model.score(X[5000:], y[5000:]) > best.score(X[5000:], y[5000:]) - 0.04
+
+
 @pytest.mark.parametrize("n_rows", [50, 1000])
 def test_a_stream_of_other_data_is_learned_after_a_fit(n_rows):
     """With the least rate of all, it had an accuracy of 0.90, and 0.88 as one call."""

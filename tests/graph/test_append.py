@@ -78,3 +78,27 @@ def test_an_operator_of_a_newer_opset_is_refused():
     graph = to_ir(onnx.parser.parse_model(TEXT.format(opset=13))).graph
     with pytest.raises(GraphError, match="Opset 13 has no operator Mish; onnx.version_converter"):
         graft(graph, graph_names(graph), "loss", lambda op: op.Mish(graph.outputs[0]))
+
+
+@pytest.mark.parametrize("exponent", [1.3, 2, 2.0])
+@pytest.mark.parametrize("by_graft", [False, True])
+def test_exponents_are_as_precise_as_their_base(by_graft, exponent, run):
+    """onnxscript rounds them to float32; two Pow of one exponent share it."""
+    text = TEXT.format(opset=18).replace("float[", "double[").replace("float ", "double ")
+    model = to_ir(onnx.parser.parse_model(text))
+    graph = model.graph
+
+    def build(op):
+        return op.Add(op.Pow(graph.inputs[0], exponent), op.Pow(graph.outputs[0], exponent))
+
+    if by_graft:
+        result = graft(graph, graph_names(graph), "own", build)
+    else:
+        with appending(graph) as op:
+            result = build(op)
+            result.name = "powers"
+    result.type, result.shape = graph.outputs[0].type, graph.outputs[0].shape
+    graph.outputs.append(result)
+    x = X.astype(np.float64)
+    want = x**exponent + ((x + 7) * [1, 2]) ** exponent
+    np.testing.assert_allclose(run(model, {"x": x})[result.name], want, rtol=1e-14)

@@ -33,6 +33,17 @@ def decay(length):
     return (ends[1:] + ends[:-1]) / 2
 
 
+@pytest.mark.parametrize("n_windows", [1, 2, 3])
+def test_the_last_of_few_windows_is_a_decay(n_windows):
+    descent = control(n_windows=n_windows, decays_in_window=True)
+    used = factors(descent, [0.9, 0.8, 0.7])
+    assert used == [*[1.0] * (n_windows - 1), *decay(1)]
+    assert descent.has_ended
+    assert not descent.has_converged
+    constant = factors(control(n_windows=n_windows), [0.9, 0.8, 0.7])
+    assert constant == ([1.0] * n_windows if n_windows < 3 else used)
+
+
 def test_a_falling_loss_keeps_the_rate():
     descent = control()
     for number in range(1, 50):

@@ -25,7 +25,8 @@ class Problem:
     def __init__(
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
-        level=-math.inf, length=math.inf, n_rows=1000, has_margins=False, **stopping
+        level=-math.inf, length=math.inf, n_rows=1000, has_margins=False,
+        is_hinge=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -45,6 +46,7 @@ class Problem:
             is_regression=is_regression,
             n_rows=n_rows,
             has_margins=has_margins,
+            is_hinge=is_hinge,
         )
         if begins:
             self.rule.begin()
@@ -360,26 +362,29 @@ def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_u
 
 
 @pytest.mark.parametrize(
-    ("has_margins", "n_rows", "most_idle", "gain", "continues"),
+    ("kind", "n_rows", "most_idle", "gain", "continues"),
     [
-        (False, 4095, 2, 0.12, False), (False, 4095, 2, 0.15, True),
-        (True, 4095, 2, 0.06, False), (True, 4095, 2, 0.08, True),
-        (False, 4096, 3, 0.08, False), (False, 4096, 3, 0.10, True),
-        (True, 4096, 3, 0.08, False), (True, 4096, 3, 0.10, True),
+        ("likelihood", 4095, 2, 0.12, False), ("likelihood", 4095, 2, 0.15, True),
+        ("margins", 4095, 2, 0.06, False), ("margins", 4095, 2, 0.08, True),
+        ("hinge", 4095, 2, 0.25, False), ("hinge", 4095, 2, 0.3, True),
+        ("likelihood", 4096, 3, 0.08, False), ("likelihood", 4096, 3, 0.10, True),
+        ("margins", 4096, 3, 0.08, False), ("margins", 4096, 3, 0.10, True),
+        ("hinge", 4096, 3, 0.25, False), ("hinge", 4096, 3, 0.3, True),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("n_batches", [8, 40])
 def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(
-    n_batches, has_margins, n_rows, most_idle, gain, continues
+    n_batches, kind, n_rows, most_idle, gain, continues
 ):
-    """In its last window 150 times `tol`, as a share of the loss there, or 80 times a loss of margins.
+    """In its last window 150 times `tol`, as a share of the loss there, 80 times a loss of margins.
 
-    Of many rows 100 times; then windows without gain have half of the epochs of `n_iter_no_change`, in place
-    of a fifth.
+    Of many rows 100 times; a hinge of two classes 400 times. Windows without gain of many rows have half of
+    the epochs of `n_iter_no_change`, in place of a fifth.
     """
     problem = Problem(
-        n_batches=n_batches, is_sparse=True, n_rows=n_rows, has_margins=has_margins, n_iter_no_change=5
-    )
+        n_batches=n_batches, is_sparse=True, n_rows=n_rows, n_iter_no_change=5,
+        has_margins=kind != "likelihood", is_hinge=kind == "hinge",
+    )  # fmt: skip
     n_windows = 0
     while not problem.rule._descent.is_decaying:
         problem.move(1.0)
@@ -554,3 +559,29 @@ def test_a_score_without_gain_ends_training():
     with pytest.warns(ConvergenceWarning, match="No weights scored better"):
         problem = scored(0.5, [(0.9 * 0.9**number, 0.5) for number in range(2)])
     assert problem.rule.has_converged
+
+
+@pytest.mark.parametrize(
+    ("more", "least"),
+    [({"is_regression": True}, 32), ({}, 64), ({"is_regression": True, "is_sparse": True}, 64),
+     ({"is_linear": False}, None)],
+)  # fmt: skip
+def test_the_last_of_one_or_two_epochs_is_a_decay_if_it_is_long(more, least):
+    for n_batches in (31, 32, 63, 64, 1000):
+        rule = Problem(n_batches=n_batches, max_iter=2, **more).rule
+        assert not rule._descent.is_decaying
+        rule.after_epochs([0.9], None)
+        assert rule._descent.is_decaying == (least is not None and n_batches >= least)
+
+
+@pytest.mark.parametrize(
+    ("more", "n_rows", "begins"),
+    [({}, 1000, True), ({}, 5000, False), ({"has_margins": True}, 1000, False),
+     ({"has_margins": True, "is_hinge": True}, 1000, True), ({"is_hinge": True}, 5000, True)],
+)  # fmt: skip
+def test_the_decay_of_sparse_classifiers_begins_where_a_rate_that_grew_is_cut(more, n_rows, begins):
+    problem = Problem(is_sparse=True, n_rows=n_rows, **more)
+    for loss in (0.5, 0.2):
+        problem.move(math.sqrt(loss))
+    problem.move(2.0)
+    assert problem.rule._descent.is_decaying == begins
