@@ -234,6 +234,8 @@ def test_a_momentum_that_would_be_ignored_is_refused():
     for arguments in [("adam", 0.9, False), (optimizers.SGD(), 0.9, False), ("sgd", 0.0, True)]:
         with pytest.raises(OnnxSGDError, match="no effect"):
             optimizers.make_optimizer(*arguments)
+    with pytest.raises(OnnxSGDError, match="no effect"):
+        optimizers.SGD(nesterov=True)
 
 
 def test_unknown_optimizers_are_refused():

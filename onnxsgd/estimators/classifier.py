@@ -171,7 +171,8 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         - "reduce_on_plateau": a constant rate, multiplied by a factor when epochs bring no new best loss;
         - a callable: a function of the number of the update, 1, 2, ...
     eta0 : float or None, default=None
-        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e30. None: 0.01. Not for "auto".
+        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e30. None: 0.01. Not for "auto",
+        nor beside a `learning_rate` that is an object or a callable, and has rates of its own.
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
     learning_rate_multipliers : dict, callable or None, default=None
@@ -726,9 +727,18 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         return self._ignored
 
     def _check_target(self, y: ArrayLike, n_classes: int | None = None) -> np.ndarray:
-        if self._is_dense:
-            return check_dense_labels(y)
-        return check_soft_labels(y) if self._takes_soft_labels else check_labels(y, n_classes)
+        if self._takes_soft_labels and not self._is_dense:
+            return check_soft_labels(y)
+        labels = check_dense_labels(y) if self._is_dense else check_labels(y, n_classes)
+        ignored = getattr(self.loss, "ignore_index", None)
+        if ignored is not None and labels.size:
+            is_text = isinstance(labels.flat[0], str)
+            if isinstance(ignored, str) != is_text:
+                kind = "text" if is_text else "numbers"
+                raise ParameterError(
+                    f"ignore_index={ignored!r} is no label of y: these are {kind}. Give it the same type."
+                )
+        return labels
 
     def _may_be_dense(self, y: ArrayLike) -> bool:
         """Tell whether elements of samples may have labels: a graph decides by the shape of its scores."""

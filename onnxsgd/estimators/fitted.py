@@ -417,6 +417,12 @@ class TrainedModel(HtmlDisplay):
         stopped._state = fixed
         return {"_state": fixed, **stopped._learned_attributes()}
 
+    @property
+    def _takes_integers(self) -> bool:
+        """True if the graph has one input, of integers."""
+        inputs = self._trained()._learner.score_model.graph.inputs
+        return len(inputs) == 1 and inputs[0].dtype is not None and inputs[0].dtype.is_integer()
+
     def _score_model_now(self) -> ir.Model:
         """Return the graph of raw scores with the present weights."""
         return self._learner.exported(self._weights(), score_only=True)

@@ -27,6 +27,7 @@ from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty, make_penalties
 from onnxsgd.runtime.sessions import MOST_THREADS
 from onnxsgd.schedules import SCHEDULES, Auto, Schedule, make_schedule
+from onnxsgd.schedules._around import ScheduleAround
 from onnxsgd.training.checkpoints import Every
 from onnxsgd.training.fit_plan import Recipe
 
@@ -313,10 +314,22 @@ def choose_updates(estimator: Any) -> tuple[Optimizer, Schedule]:
     """
     eta0 = _ETA0 if estimator.eta0 is None else estimator.eta0
     schedule = make_schedule(estimator.learning_rate, eta0, estimator.power_t, estimator.alpha)
+    if estimator.eta0 is not None and not _is_named(estimator.learning_rate):
+        raise ParameterError(
+            f"eta0={estimator.eta0!r} has no effect on learning_rate={estimator.learning_rate!r}, which has "
+            "rates of its own: set them there, and leave eta0 out."
+        )
     if isinstance(schedule, Auto):
         return _auto_optimizer(estimator), schedule
     name = "sgd" if estimator.optimizer is None else estimator.optimizer
     return make_optimizer(name, estimator.momentum, estimator.nesterov), schedule
+
+
+def _is_named(learning_rate: object) -> bool:
+    """Tell whether a schedule, or the one that others are around, is given by its name."""
+    while isinstance(learning_rate, ScheduleAround):
+        learning_rate = learning_rate.schedule
+    return isinstance(learning_rate, str)
 
 
 def choose_limits(estimator: Any) -> tuple[tuple[str, float], ...]:

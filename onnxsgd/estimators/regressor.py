@@ -119,7 +119,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         - "reduce_on_plateau": a constant rate, multiplied by a factor when epochs bring no new best loss;
         - a callable: a function of the number of the update, 1, 2, ...
     eta0 : float or None, default=None
-        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e30. None: 0.01. Not for "auto".
+        The first learning rate, that of "one_cycle" at its top, > 0 and <= 1e30. None: 0.01. Not for "auto",
+        nor beside a `learning_rate` that is an object or a callable, and has rates of its own.
     power_t : float, default=0.25
         The exponent of "invscaling". Not for "auto".
     learning_rate_multipliers : dict, callable or None, default=None

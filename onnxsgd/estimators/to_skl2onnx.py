@@ -100,7 +100,8 @@ def _refuse_axes(model: Any) -> None:
 def _convert_regressor(scope: Scope, operator: Operator, container: ModelComponentContainer) -> None:
     model = operator.raw_operator._trained()
     # the mean of a normal distribution, without its standard deviation
-    prediction, *_ = _embed(model._prediction_graph("prediction"), scope, operator, container)
+    graph = _merged(model, model._prediction_graph("prediction"))
+    prediction, *_ = _embed(graph, scope, operator, container)
     shape = scope.get_unique_variable_name("shape")
     container.add_initializer(shape, TensorProto.INT64, [2], [-1, model._n_predictions])
     column = scope.get_unique_variable_name("column")
@@ -114,13 +115,21 @@ def _convert_classifier(scope: Scope, operator: Operator, container: ModelCompon
     model = copy(operator.raw_operator._trained())
     model.classes_ = np.asarray(get_label_classes(scope, operator.raw_operator))
     raw_scores = container.get_options(operator.raw_operator, {"raw_scores": False})["raw_scores"]
-    graph = model._labelled_graph("label", "second", raw_scores=raw_scores)
+    graph = _merged(model, model._labelled_graph("label", "second", raw_scores=raw_scores))
     label, second = _embed(graph, scope, operator, container)
     gives_scores = raw_scores or not hasattr(model, "predict_proba")
     if gives_scores and len(model.classes_) == 2 and model._n_outputs == 1:
         second = _pair(second, scope, container)
     _finish(label, operator.outputs[0], scope, container)
     _finish(second, operator.outputs[1], scope, container)
+
+
+def _merged(model: Any, graph: Any) -> Any:
+    """Return the graph with its adapters merged, as to_onnx() writes it."""
+    # imported on use: it loads onnxscript
+    from onnxsgd.graph.adapting.merge_adapters import merge_adapters
+
+    return merge_adapters(graph, model._learner.adapters)
 
 
 def _pair(score: str, scope: Scope, container: ModelComponentContainer) -> str:

@@ -78,6 +78,4 @@ def make_optimizer(optimizer: str | Optimizer, momentum: float, nesterov: bool) 
             f"momentum={momentum!r}, nesterov={nesterov!r} have no effect on optimizer={optimizer!r}: "
             "use optimizer='sgd', or set them on the optimizer object."
         )
-    if optimizer == "sgd" and nesterov and momentum == 0:
-        raise ParameterError("nesterov=True has no effect without momentum: set momentum in (0, 1).")
     return optimizer if isinstance(optimizer, Optimizer) else OPTIMIZERS[optimizer](momentum, nesterov)

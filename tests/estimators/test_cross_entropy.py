@@ -94,6 +94,16 @@ def test_ignored_labels_may_be_strings_and_one_of_the_classes():
     assert known.score(X, names) == (known.predict(X[LABELS > 0]) == names[LABELS > 0]).mean() > 0.7
 
 
+@pytest.mark.parametrize(
+    ("ignored", "labels"), [("1", [0, 1, 2]), (1, ["a", "b", "c"]), (1, np.array(["a", "b", "c"], object))]
+)
+def test_an_ignored_label_of_another_type_is_refused(ignored, labels):
+    """It would be trained as a class."""
+    X, y = np.eye(6), np.tile(labels, 2)
+    with pytest.raises(ParameterError, match=f"ignore_index={ignored!r} is no label of y: these are"):
+        OnnxSGDClassifier(loss=CrossEntropy(ignore_index=ignored)).fit(X, y)
+
+
 def test_part_of_a_stream_with_ignored_labels_alone_changes_nothing():
     learner = OnnxSGDClassifier(loss=CrossEntropy(ignore_index=-1, label_smoothing=0.1), **PLAIN)
     nothing = np.full(150, -1)

@@ -296,6 +296,15 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
         ({"learning_rate": "invscaling", "optimizer": "lions"}, "optimizer"),
         ({"learning_rate": "invscaling", "optimizer": "adam", "momentum": 0.5}, "no effect"),
         ({"learning_rate": "invscaling", "nesterov": True}, "nesterov"),
+        (
+            {"learning_rate": schedules.Step(0.1), "eta0": 0.2},
+            r"eta0=0\.2 has no effect on learning_rate=Step",
+        ),
+        ({"learning_rate": lambda t: 0.1, "eta0": 0.2}, r"eta0=0\.2 has no effect"),
+        (
+            {"learning_rate": schedules.WarmUp(schedules.Step(0.1)), "eta0": 0.2},
+            r"eta0=0\.2 has no effect on .*WarmUp",
+        ),
         ({"learning_rate": "cosin"}, r"learning_rate.*Got 'cosin' instead\. Did you mean 'cosine'\?$"),
         ({"learning_rate": "invscaling", "optimizer": "SGD"}, r"Got 'SGD' instead\. Did you mean 'sgd'\?$"),
         ({"penalty": {"coef": "Group_Lasso"}}, r"'coef'\]='Group_Lasso' is .*Did you mean 'group_lasso'\?$"),

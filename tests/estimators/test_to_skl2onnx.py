@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -20,6 +23,7 @@ from sklearn.ensemble import (
     VotingClassifier,
     VotingRegressor,
 )
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputRegressor
@@ -28,6 +32,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
+from onnxsgd.adapters import LoRA
 from onnxsgd.exceptions import UnsupportedError
 
 QUICK = dict(tol=10.0, n_iter_no_change=2, random_state=0)
@@ -342,3 +347,53 @@ def test_a_missing_converter_is_still_missing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "no_such_package", done.stderr
+
+
+#: Codes of tokens, of which the graph takes the mean vector.
+TOKENS = """<ir_version: 8, opset_import: ["": 18]> g (int64[N, 5] X) => (float[N, 3] scores) {
+    e = Gather(E, X) m = ReduceMean<keepdims = 0>(e, axis) scores = MatMul(m, W) }"""
+
+
+def of_tokens():
+    model = onnx.parser.parse_model(TOKENS)
+    rng = np.random.default_rng(0)
+    arrays = {"E": rng.normal(size=(20, 4)).astype("f"), "W": rng.normal(size=(4, 3)).astype("f")}
+    arrays["axis"] = np.array([1])
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model, rng.integers(0, 20, (60, 5)), rng.integers(0, 3, 60)
+
+
+@pytest.mark.parametrize("around", [FrozenEstimator, lambda model: model])
+def test_an_estimator_around_a_graph_of_integers_is_trained_further_on_integers(around):
+    """As real numbers they would be moved, to tell whether the model needs float64, and be other codes."""
+    graph, X, y = of_tokens()
+    inside = classifier(model=graph).fit(X, y)
+    model = classifier(model=around(inside))
+    np.testing.assert_allclose(model.decision_function(X), inside.decision_function(X), rtol=1e-5, atol=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, y)
+    assert model.onnx_model_.graph.input[0].type.tensor_type.elem_type == TensorProto.INT64
+
+
+def test_adapters_of_an_estimator_inside_are_merged():
+    """They would have adapters of their own."""
+    graph, X, y = of_tokens()
+    inside = classifier(model=graph, adapter=LoRA(rank=2)).fit(X, y)
+    model = classifier(model=FrozenEstimator(inside), adapter=LoRA(rank=1))
+    np.testing.assert_allclose(model.decision_function(X), inside.decision_function(X), rtol=1e-5, atol=1e-6)
+    shapes = {name: array.shape for name, array in model.fit(X, y).get_weights().items()}
+    assert sorted(shapes.values()) == [(1, 3), (4, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+def test_adapters_are_merged_in_a_pipeline(diabetes):
+    X, y = diabetes
+    network = MLPRegressor(hidden_layer_sizes=(8,), max_iter=5, random_state=0).fit(X, y)
+    pipeline = make_pipeline(StandardScaler(), regressor(model=network, adapter=LoRA(rank=2))).fit(X, y)
+    proto = to_onnx(pipeline, X[:1])
+    assert not [i.name for i in proto.graph.initializer if "lora" in i.name]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(
+        session.run(None, {"X": X})[0].ravel(), pipeline.predict(X), rtol=1e-3, atol=1e-3
+    )

@@ -79,9 +79,10 @@ _OUTPUT_NAMES = {"output_label": "label", "output_probability": "probabilities"}
 def estimator_to_onnx(estimator: BaseEstimator, X: object = None) -> onnx.ModelProto:
     """Convert a fitted estimator to ONNX.
 
-    All features are one float32 input ``X``, of shape [N, n_features]; for a data frame with non-numeric
-    columns, each column is a separate input, under its name, of shape [N, 1]. Constants of transformers,
-    which are fitted without the target, are marked as frozen.
+    All features are one float32 input ``X``, of shape [N, n_features], or an int64 one of an estimator around
+    a graph that takes integers; for a data frame with non-numeric columns, each column is a separate input,
+    under its name, of shape [N, 1]. Constants of transformers, which are fitted without the target, are
+    marked as frozen.
 
     Parameters
     ----------
@@ -102,7 +103,9 @@ def estimator_to_onnx(estimator: BaseEstimator, X: object = None) -> onnx.ModelP
         prepared, target_transformer = split_target_transformer(prepared)
         final = final_estimator(prepared)
         _refuse(final)
-        types = _float_matrix(estimator, X) if columns is None else columns
+        # an attribute of the estimators of this package
+        holds_integers = getattr(prepared, "_takes_integers", False)
+        types = _matrix(estimator, X, holds_integers) if columns is None else columns
         proto, topology = _convert(prepared, final, types)
     model = to_ir(proto)
     freeze_transformers(model, topology)
@@ -201,15 +204,16 @@ def input_columns(X: object) -> list[tuple[str, Any]] | None:
     ]
 
 
-def _float_matrix(estimator: BaseEstimator, X: Any) -> list[tuple[str, Any]]:
-    from skl2onnx.common.data_types import FloatTensorType
+def _matrix(estimator: BaseEstimator, X: Any, holds_integers: bool) -> list[tuple[str, Any]]:
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
 
     width = getattr(estimator, "n_features_in_", None)
     if width is None and np.ndim(X) == 2:
         width = np.shape(X)[1]
     if width is None:
         raise ParameterError(f"{type(estimator).__name__} has no n_features_in_: give X.")
-    return [("X", FloatTensorType([None, int(width)]))]
+    kind = Int64TensorType if holds_integers else FloatTensorType
+    return [("X", kind([None, int(width)]))]
 
 
 def _convert(
