@@ -30,6 +30,10 @@ __all__ = [
     "read_sequences",
 ]
 
+#: The most parts of a batch, and advice for a list of them, which is taken for samples.
+_PARTS = 3
+_ADVICE = " Targets are the second argument, and batches are tuples: (X, y) or (X, y, sample_weight)."
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -99,9 +103,10 @@ def gather(X: object, name: str = "X", kinds: Collection[str] = NUMBERS) -> Any:
         return np.stack(arrays)
     for row, array in enumerate(arrays):
         if array.ndim == 0 or array.shape[1:] != first.shape[1:]:
+            is_pair = len(arrays) <= _PARTS and array.shape[:1] == first.shape[:1]
             raise ParameterError(
                 f"{name}[{row}] has shape {array.shape} and {name}[0] {first.shape}: samples may differ in "
-                "the length of their first axis alone."
+                f"the length of their first axis alone.{_ADVICE if is_pair else ''}"
             )
         if not len(array):
             raise ParameterError(f"{name}[{row}] is empty: each sequence has one element at least.")

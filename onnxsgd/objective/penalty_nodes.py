@@ -215,7 +215,10 @@ def _coefficients(name: str, penalty: object) -> tuple[float, float]:
         given = penalty if isinstance(penalty, Mapping) else {"l2": penalty}
     unknown = [key for key in given if key not in ("l1", "l2")]
     if unknown:
-        raise ParameterError(f"The penalty of tensor {name!r} has keys {unknown}: it may have 'l1' and 'l2'.")
+        raise ParameterError(
+            f"The penalty of tensor {name!r} has keys {unknown}: it may have 'l1' and 'l2', or be a Penalty, "
+            "such as Penalty(l1=0.1, groups=True)."
+        )
     l1, l2 = (_coefficient(name, key, given.get(key)) for key in ("l1", "l2"))
     if l1 == 0 and l2 == 0:
         raise ParameterError(
@@ -228,7 +231,10 @@ def _coefficient(name: str, key: str, value: object) -> float:
     if value is None:
         return 0.0
     if not isinstance(value, Real):
-        raise ParameterTypeError(f"The {key} penalty of tensor {name!r} is {value!r}: it must be a number.")
+        raise ParameterTypeError(
+            f"The {key} penalty of tensor {name!r} is {value!r}: it must be a number; others are objects, such "
+            "as Penalty(l1=0.1, groups=True)."
+        )
     if not math.isfinite(value):
         raise ParameterError(f"The {key} penalty of tensor {name!r} is {value!r}: it must be finite.")
     return float(value)

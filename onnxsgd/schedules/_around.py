@@ -138,7 +138,8 @@ class WarmUp(ScheduleAround):
         """Return the error of a rise of unknown length."""
         return ParameterError(
             f"learning_rate={self!r} needs a number of updates: give n_updates, a whole number >= 1, or call "
-            "fit first (on an iterable with steps_per_epoch), of which the rise then takes a tenth."
+            "fit first (with steps_per_epoch, on a generator of batches), of which the rise then takes a "
+            "tenth."
         )
 
     def for_epochs(self, n_updates: int | None) -> Schedule:
@@ -230,7 +231,7 @@ class ByEpoch(ScheduleAround):
         if self.n_updates is None:
             raise ParameterError(
                 f"learning_rate={self!r} needs the number of updates of an epoch: give n_updates, a whole "
-                "number >= 1, or call fit first (on an iterable with steps_per_epoch)."
+                "number >= 1, or call fit first (with steps_per_epoch, on a generator of batches)."
             )
         return self.n_updates
 

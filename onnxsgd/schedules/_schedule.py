@@ -158,5 +158,6 @@ class PlannedSchedule(NumberedSchedule):
         """Return the error of a schedule of unknown length."""
         return ParameterError(
             f"learning_rate={self!r} needs a number of updates: give n_updates, a whole number >= 1, or call "
-            "fit first (on an iterable with steps_per_epoch), whose max_iter epochs the schedule then lasts."
+            "fit first (with steps_per_epoch, on a generator of batches), whose max_iter epochs the "
+            "schedule then lasts."
         )

@@ -205,3 +205,12 @@ def test_a_given_mask_is_kept():
 def test_data_that_do_not_fit_are_refused(X, graph, error, message):
     with pytest.raises(error, match=message):
         read_sequences(X, graph)
+
+
+def test_a_list_of_data_and_targets_is_refused_with_advice():
+    X, y = np.zeros((6, 2)), np.zeros(6)
+    for parts in ([X, y], [X, y, np.ones(6)]):
+        with pytest.raises(ParameterError, match=r"first axis alone\. Targets are the second argument"):
+            gather(parts, "X")
+    with pytest.raises(ParameterError, match=r"first axis alone\.$"):
+        gather([np.zeros((3, 2)), np.zeros((4, 3))], "X")

@@ -158,7 +158,7 @@ def test_batches_of_an_iterable_have_the_rates_of_the_rows(rate):
 
 
 def test_an_iterable_of_unknown_length_says_so():
-    with pytest.raises(ParameterError, match="on an iterable with steps_per_epoch"):
+    with pytest.raises(ParameterError, match="with steps_per_epoch, on a generator of batches"):
         regressor("cosine", batch_size=None).fit(iter(Batches()))
     endless = itertools.chain.from_iterable(itertools.repeat(Batches()))
     model = regressor("cosine", batch_size=None, steps_per_epoch=3).fit(endless)

@@ -27,6 +27,7 @@ LINEAR, CONVOLUTION, EMBEDDING = "linear", "convolution", "embedding"
 
 #: The product of onnxruntime with weights of few bits, several in a byte.
 _PACKED = "com.microsoft.MatMulNBits"
+_FORMS = "second operands of MatMul or Gemm, kernels of a Conv of one group, and tables of a Gather have one"
 
 #: Element types of quantized weights.
 _QUANTIZED = frozenset(
@@ -100,7 +101,7 @@ def adapted_nodes(value: ir.Value) -> list[AdaptedNode] | str:
     found = list(_readers(value, False))
     refused = [node for node in found if isinstance(node, ir.Node)]
     if refused:
-        return f"{describe_node(refused[0])} reads it"
+        return f"{describe_node(refused[0])} reads it; {_FORMS}"
     return [node for node in found if isinstance(node, AdaptedNode)] or "no node reads it"
 
 

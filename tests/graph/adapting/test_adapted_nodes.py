@@ -27,7 +27,7 @@ FITTING = {
 }
 #: The same without a place for an adapter, and a part of the reason.
 REFUSED = {
-    "first operand": ("Y = MatMul(W, X)", (3, 3), "the MatMul that computes 'Y' reads it"),
+    "first operand": ("Y = MatMul(W, X)", (3, 3), "the MatMul that computes 'Y' reads it; second operands"),
     "an intercept": ("Y = Add(X, W)", (3,), "the Add .* reads it"),
     "batches of matrices": ("Y = MatMul(X, W)", (2, 3, 2), "the MatMul .* reads it"),
     "columns": ("Y = Gather<axis = 1>(W, I)", (3, 2), "the Gather .* reads it"),
