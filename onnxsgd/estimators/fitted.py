@@ -117,6 +117,10 @@ class TrainedModel(HtmlDisplay):
                 raise AttributeError(f"{type(self).__name__} has no {name} before its first fit.") from error
             if name in learned:
                 return learned[name]
+        for cls in type(self).__mro__:
+            if name in vars(cls):
+                # a property, or a method for some parameters, whose own error tells more
+                return vars(cls)[name].__get__(self, type(self))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _trained(self, X: object = None) -> Self:

@@ -232,8 +232,8 @@ def _coefficient(name: str, key: str, value: object) -> float:
         return 0.0
     if not isinstance(value, Real):
         raise ParameterTypeError(
-            f"The {key} penalty of tensor {name!r} is {value!r}: it must be a number; others are objects, such "
-            "as Penalty(l1=0.1, groups=True)."
+            f"The {key} penalty of tensor {name!r} is {value!r}: it must be a number; others are objects, "
+            "such as Penalty(l1=0.1, groups=True)."
         )
     if not math.isfinite(value):
         raise ParameterError(f"The {key} penalty of tensor {name!r} is {value!r}: it must be finite.")

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from operator import attrgetter
 
 import numpy as np
 import onnx
@@ -271,3 +272,16 @@ def test_a_converter_reads_an_estimator_before_its_first_fit():
     model = OnnxSGDClassifier(CLASSIFIERS["pipeline"])
     proto = to_onnx(make_pipeline(model), X[:1].astype(np.float32))
     assert OnnxSGDClassifier(proto).predict(X).tolist() == CLASSIFIERS["pipeline"].predict(X).tolist()
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("predict_proba", "no attribute 'predict_proba'"),
+    ("loss_curve_", "no history before the first fit"),
+    ("onnx_model_", "is not fitted yet"),
+    ("coef_", "no attribute 'coef_'"),
+])  # fmt: skip
+def test_a_missing_attribute_tells_why(name, message):
+    """Not only that there is none: ``__getattr__`` is asked after the errors of properties and methods."""
+    with pytest.raises(AttributeError, match=message) as caught:
+        attrgetter(name)(OnnxSGDClassifier(loss="hinge"))
+    assert (caught.value.__cause__ is not None) == (name == "predict_proba")
