@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import indent
 
 import onnxsgd
+from onnxsgd import losses, schedules
 from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from onnxsgd.optimizers import OPTIMIZERS
 from onnxsgd.schedules import SCHEDULES, make_schedule
@@ -80,12 +81,49 @@ def formula(cls):
     return ""
 
 
-def definitions(classes, module):
-    """Return a list of classes by their names, each with its summary and its formula in the full width."""
+#: Losses and schedules without a name, which are given as objects.
+OBJECTS = {
+    "regression_losses": [losses.FromONNX, losses.FromCallable],
+    "classification_losses": [
+        losses.CrossEntropy, losses.MultinomialFocal, losses.FromONNX, losses.FromCallable,
+    ],
+    "schedules": [schedules.WarmUp, schedules.ByEpoch],
+}  # fmt: skip
+
+#: The targets that a loss takes, in words.
+TARGETS = {
+    "real": "real numbers",
+    "non-negative": "numbers >= 0",
+    "positive": "numbers > 0",
+    "sign": "labels, as -1 and 1 in each output",
+    "indicator": "labels, as 1 in the column of the class and 0 in others",
+}
+
+
+def source(cls):
+    """Return the first reference of the docstring of a class, as a sentence; empty without one."""
+    found = re.search(r"References\n-+\n((?:.+\n?)+)", inspect.getdoc(cls))
+    return f"Source: {' '.join(found[1].split())}" if found else ""
+
+
+def domain(cls):
+    """Return the targets of a loss, as a sentence; empty for other classes, and for losses of one's own."""
+    if not issubclass(cls, losses.Loss) or cls in OBJECTS["regression_losses"]:
+        return ""
+    return f"Targets: {TARGETS[cls().targets]}."
+
+
+def definitions(classes, module, objects=()):
+    """Return a list of classes by their names, with summary, formula, domain and source in the full width.
+
+    Those that are given as objects follow, under the names of their classes.
+    """
+    named = [(f'"{name}"', cls) for name, cls in classes.items()]
     items = []
-    for name, cls in classes.items():
-        body = indent(f"{summary(cls)}\n\n{formula(cls)}", "   ").rstrip()
-        items.append(f':class:`"{name}" <onnxsgd.{module}.{cls.__name__}>`\n{body}\n')
+    for name, cls in [*named, *((f"{cls.__name__}(...)", cls) for cls in objects)]:
+        parts = [summary(cls), formula(cls), f"{domain(cls)} {source(cls)}".strip()]
+        body = indent("\n\n".join(filter(None, parts)), "   ").rstrip()
+        items.append(f":class:`{name} <onnxsgd.{module}.{cls.__name__}>`\n{body}\n")
     return "\n".join(items)
 
 
@@ -125,14 +163,15 @@ def schedule_shapes(classes):
 def tables():
     """Return the text of each table by the name of its file."""
     made = {name: list_table(*readme_table(first)) for name, first in README_TABLES.items()}
-    made["regression_losses"] = definitions(REGRESSION_LOSSES, "losses")
+    made["regression_losses"] = definitions(REGRESSION_LOSSES, "losses", OBJECTS["regression_losses"])
     made["regression_shapes"] = loss_shapes(REGRESSION_LOSSES, "regression")
     made["classification_shapes"] = loss_shapes(CLASSIFICATION_LOSSES, "classification")
-    made["classification_losses"] = definitions(CLASSIFICATION_LOSSES, "losses")
+    objects = OBJECTS["classification_losses"]
+    made["classification_losses"] = definitions(CLASSIFICATION_LOSSES, "losses", objects)
     optimizers = {name: type(make(0.0, False)) for name, make in OPTIMIZERS.items()}
     made["optimizers"] = definitions(optimizers, "optimizers")
     rates = {name: type(make_schedule(name, 0.01, 0.25, 1e-4)) for name in SCHEDULES}
-    made["schedules"] = definitions(rates, "schedules")
+    made["schedules"] = definitions(rates, "schedules", OBJECTS["schedules"])
     made["schedule_shapes"] = schedule_shapes(rates)
     return made
 

@@ -44,6 +44,11 @@ class LogLoss(Loss):
         gradient = 1 / (1 + exp(-z)) - y_true
 
     computed as ``max(z, 0) + log(1 + exp(-|z|)) - y_true z``, which is finite for every z.
+
+    References
+    ----------
+    D. R. Cox, "The Regression Analysis of Binary Sequences", Journal of the Royal Statistical Society B 20,
+    1958.
     """
 
     targets: ClassVar[Targets] = "indicator"
@@ -136,6 +141,10 @@ class Hinge(Loss):
 
         value = max(0, 1 - y_true raw_prediction)
         gradient = -y_true where y_true raw_prediction <= 1, 0 elsewhere
+
+    References
+    ----------
+    C. Cortes, V. Vapnik, "Support-Vector Networks", Machine Learning 20, 1995.
     """
 
     targets: ClassVar[Targets] = "sign"
@@ -184,6 +193,11 @@ class SquaredHinge(Loss):
 
         value = max(0, 1 - y_true raw_prediction)^2
         gradient = -2 y_true max(0, 1 - y_true raw_prediction)
+
+    References
+    ----------
+    R.-E. Fan et al., "LIBLINEAR: A Library for Large Linear Classification", Journal of Machine Learning
+    Research 9, 2008.
     """
 
     targets: ClassVar[Targets] = "sign"

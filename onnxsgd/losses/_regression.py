@@ -57,6 +57,10 @@ class AbsoluteError(Loss):
 
         value = |raw_prediction - y_true|
         gradient = sign(raw_prediction - y_true), 0 at 0
+
+    References
+    ----------
+    R. Koenker, G. Bassett, "Regression Quantiles", Econometrica 46, 1978: the quantile 1/2.
     """
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
@@ -177,6 +181,10 @@ class EpsilonInsensitive(Loss):
     ----------
     epsilon : float, default=0.1
         Residuals up to this size, in the unit of y, cost nothing, >= 0.
+
+    References
+    ----------
+    V. N. Vapnik, "The Nature of Statistical Learning Theory", Springer, 1995.
     """
 
     epsilon: float = 0.1
@@ -206,6 +214,11 @@ class SquaredEpsilonInsensitive(Loss):
     ----------
     epsilon : float, default=0.1
         Residuals up to this size, in the unit of y, cost nothing, >= 0.
+
+    References
+    ----------
+    C.-H. Ho, C.-J. Lin, "Large-scale Linear Support Vector Regression", Journal of Machine Learning
+    Research 13, 2012.
     """
 
     epsilon: float = 0.1
