@@ -77,7 +77,7 @@ SETTINGS = {
     "rmsprop": {**NAMED, "optimizer": "rmsprop", "eta0": 1e-3},
     "lion": {**NAMED, "optimizer": "lion", "eta0": 1e-4},
     "invscaling": {**NAMED, "learning_rate": "invscaling", "eta0": 0.1},
-    "cosine": {**NAMED, "learning_rate": schedules.Cosine()},
+    "cosine": {**NAMED, "learning_rate": schedules.Cosine(), "eta0": None},
     "l1 through zero": {**NAMED, "penalty": "l1", "alpha": 0.01},
     "elastic net": {**NAMED, "penalty": "elasticnet", "alpha": 0.01, "l1_ratio": 0.5},
     "average": {**NAMED, "average": 5},

@@ -147,7 +147,7 @@ def test_epochs_without_decisions_are_one_call(monkeypatch, settings):
 def test_epochs_with_decisions_are_single_calls(monkeypatch, settings):
     """Objectives with a penalty, losses that may end the fit or change the rate, draws, scores, functions."""
     counts = _calls(monkeypatch)
-    defaults = {"penalty": None, "learning_rate": "constant", "tol": None, "eta0": 0.01}
+    defaults = {"penalty": None, "learning_rate": "constant", "tol": None}
     OnnxSGDRegressor(**{**defaults, **settings}, max_iter=3, random_state=0).fit(_X, _y)
     assert counts == [1, 1, 1]
 
