@@ -231,11 +231,12 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
 
 
 def test_a_momentum_that_would_be_ignored_is_refused():
-    for arguments in [("adam", 0.9, False), (optimizers.SGD(), 0.9, False), ("sgd", 0.0, True)]:
+    ahead = optimizers.SGD(nesterov=True)
+    for arguments in [
+        ("adam", 0.9, False), (optimizers.SGD(), 0.9, False), ("sgd", 0.0, True), (ahead, 0.0, False)
+    ]:  # fmt: skip
         with pytest.raises(OnnxSGDError, match="no effect"):
             optimizers.make_optimizer(*arguments)
-    with pytest.raises(OnnxSGDError, match="no effect"):
-        optimizers.SGD(nesterov=True)
 
 
 def test_unknown_optimizers_are_refused():

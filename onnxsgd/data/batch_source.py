@@ -195,15 +195,17 @@ class BatchSource:
             raise _no_batches()
         return Batch.of(item)
 
-    @property
-    def n_rows_of_row(self) -> int | None:
-        """The length that all entries of the first row of a data set have, which may be a batch, or None."""
-        if not hasattr(self._batches, "iter"):
-            return None
-        batch = self.first()
-        entries = list(batch.X.values()) if isinstance(batch.X, Mapping) else [batch.X]
-        lengths = {_length(entry) for entry in (*entries, batch.y)}
-        return lengths.pop() if len(lengths) == 1 else None
+    def advise(self, error: Exception) -> None:
+        """Add a note to the error of a data set whose rows may be batches: all entries have one length."""
+        row = next(iter(self._batches), None) if hasattr(self._batches, "iter") else None
+        lengths = {_length(entry) for entry in row.values()} if isinstance(row, Mapping) else {None}
+        n_rows = lengths.pop()
+        if n_rows is not None and not lengths:
+            error.add_note(
+                f"All entries of the first row of this data set have {n_rows} values. If its rows are "
+                "batches already, give the data set before its method batch(): batches of batch_size rows "
+                "are made of it."
+            )
 
     def aside(self) -> Iterator[Batch]:
         """Yield as many batches of a repeatable source as an epoch has, beside its epochs."""
@@ -255,11 +257,10 @@ class BatchSource:
         return iter(cut(self._n_rows) if callable(cut) else self._batches)
 
 
-def _length(rows: Any) -> int | None:
-    """Return the number of values of the first of some rows; None if it is one value."""
-    row = next(iter(rows), "")
-    is_one = isinstance(row, str) or getattr(row, "ndim", 1) == 0
-    return len(row) if isinstance(row, Sized) and not is_one else None
+def _length(entry: Any) -> int | None:
+    """Return the number of values of an entry of a row; None if it is one value."""
+    is_one = isinstance(entry, str) or getattr(entry, "ndim", 1) == 0
+    return len(entry) if isinstance(entry, Sized) and not is_one else None
 
 
 def _no_batches() -> ParameterError:

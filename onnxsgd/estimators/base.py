@@ -326,6 +326,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 part(classes)
             except ValueError as error:
                 error.add_note(f"This was batch {number} of the call, counted from 0.")
+                source.advise(error)
                 raise
         return self
 

@@ -122,24 +122,13 @@ class BatchTraining(ModelBeforeFit):
         )  # fmt: skip
 
     def _read_first_batch(self, source: BatchSource, resuming: bool) -> Samples:
-        """Check the first batch, which determines the graph.
-
-        Raises
-        ------
-        ParameterError
-            If it is not accepted, and the rows of a data set may be batches.
-        """
+        """Check the first batch, which determines the graph."""
+        first = source.first()
         try:
-            return self._read_first(source.first(), resuming, source.aside if source.is_repeatable else None)
+            return self._read_first(first, resuming, source.aside if source.is_repeatable else None)
         except ValueError as error:
-            n_rows = source.n_rows_of_row
-            if n_rows is None:
-                raise
-            raise ParameterError(
-                f"The rows of this data set may be batches, as all entries of the first one have {n_rows} "
-                "values: fit makes batches of batch_size rows itself, of the data set before its method "
-                f"batch(). They are not accepted as samples: {error}"
-            ) from error
+            source.advise(error)
+            raise
 
     def _read_first(
         self,

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
-from onnxscript import GraphBuilder
+from onnxscript import GraphBuilder, OpBuilder
 
-from onnxsgd._builder import Builder, Operand, Operator
+from onnxsgd._builder import Builder, Operand
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.model import FROZEN, REAL_TYPES, graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import content
@@ -75,36 +75,28 @@ def builder_of(graph: ir.Graph) -> Builder:
     return cast("Builder", _Builder(GraphBuilder(graph)))
 
 
-class _Builder:
+class _Builder(OpBuilder):
     """onnxscript's builder, with exponents of the type of their base.
 
     The standard lets a Pow have an exponent of another type, so that onnxscript rounds numbers to float32.
     """
 
     def __init__(self, builder: GraphBuilder) -> None:
-        self._op = builder.op
+        super().__init__(builder, builder.op.domain, builder.op.version)
         self._exponents: dict[float, ir.Value] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._op, name)
-
-    @property
-    def Pow(self) -> Operator:
-        """The operator of that name."""
-
-        def power(base: Operand, exponent: Operand, **options: Any) -> Any:
-            is_wide = isinstance(base, ir.Value) and base.dtype == ir.DataType.DOUBLE
-            if is_wide and isinstance(exponent, float):
-                exponent = self._exponent(exponent)
-            return self._op.Pow(base, exponent, **options)
-
-        return cast("Operator", power)
+    def Pow(self, X: Operand, Y: Operand, **options: Any) -> Any:
+        """Add a node of that name."""
+        is_wide = isinstance(X, ir.Value) and X.dtype == ir.DataType.DOUBLE
+        if is_wide and isinstance(Y, float):
+            Y = self._exponent(Y)
+        return super().__getattr__("Pow")(X, Y, **options)
 
     def _exponent(self, number: float) -> ir.Value:
         if number not in self._exponents:
             name = f"const_exponent_{len(self._exponents)}"
             tensor = ir.tensor(number, dtype=ir.DataType.DOUBLE, name=name)
-            self._exponents[number] = self._op.initializer(tensor, name)
+            self._exponents[number] = self.initializer(tensor, name)
         return self._exponents[number]
 
 

@@ -78,4 +78,7 @@ def make_optimizer(optimizer: str | Optimizer, momentum: float, nesterov: bool) 
             f"momentum={momentum!r}, nesterov={nesterov!r} have no effect on optimizer={optimizer!r}: "
             "use optimizer='sgd', or set them on the optimizer object."
         )
-    return optimizer if isinstance(optimizer, Optimizer) else OPTIMIZERS[optimizer](momentum, nesterov)
+    made = optimizer if isinstance(optimizer, Optimizer) else OPTIMIZERS[optimizer](momentum, nesterov)
+    if isinstance(made, SGD) and made.nesterov and made.momentum == 0:
+        raise ParameterError("nesterov=True has no effect without momentum: set momentum in (0, 1).")
+    return made

@@ -48,7 +48,7 @@ class SGD(Optimizer):
     momentum : float, default=0.0
         The share of the last step that is kept, 0 <= momentum < 1.
     nesterov : bool, default=False
-        Look ahead along the momentum, which must not be 0 then.
+        Look ahead along the momentum. An estimator refuses it without momentum.
     convention : {"sklearn", "torch"}, default="sklearn"
         The velocity: of steps, as in scikit-learn's ``MLPClassifier``, or of gradients, as in torch.
 
@@ -68,8 +68,6 @@ class SGD(Optimizer):
             raise ParameterError(
                 f"convention={self.convention!r} is not accepted: it must be 'sklearn' or 'torch'."
             )
-        if self.nesterov and self.momentum == 0:
-            raise ParameterError("nesterov=True has no effect without momentum: set momentum in (0, 1).")
 
     @property
     def averaged_updates(self) -> float:

@@ -198,6 +198,10 @@ class ShardedProgram:
         """Return raw predictions of rows that the client has."""
         return self.program.raw_predictions(features, weights)
 
+    def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Return the loss of each row that the client has."""
+        return self.program.sample_losses(target, raw)
+
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all rows."""
         parts = self.shards.of_each(loss_of, dict(weights))

@@ -50,6 +50,9 @@ class Model(Protocol):
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions."""
 
+    def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Return the loss of each sample from its raw predictions."""
+
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""
 
@@ -230,7 +233,7 @@ def _make_rule(
         is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
         put_back=None if plan.device.keeps_data or plan.step_spec.draws or batches.is_long else put_back,
         is_regression=plan.is_regression, is_shuffled=plan.recipe.shuffle, n_rows=len(batches.target),
-        has_margins=not plan.is_likelihood, is_hinge=plan.is_hinge,
+        has_margins=not plan.is_likelihood, is_hinge=plan.is_hinge, most_share=finder.most,
     )  # fmt: skip
 
 
@@ -318,7 +321,11 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     state.eta = plan.rate_of_stream(model.is_linear, columns)
     if not state.is_steered:
         finder = _make_finder(runners, batches, plan, state, model)
-        share = finder.find_in_part(state)
+        if state.t in (0, state.forgotten_at):
+            share = finder.find_in_part(state)
+        else:
+            some = batches.some()
+            share = finder.share_after_fit(state, partial(model.sample_losses, some.target))
         state.start_steering(min(1.0, min(share, columns) * plan.recipe.schedule.initial / state.eta))
         decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
         runners.buffers.load(state.tensors)

@@ -70,7 +70,7 @@ from onnxsgd.training.sparse_runners import (
     trains_sparse,
 )
 from onnxsgd.training.start import ENOUGH_ROWS, NoiseFinder, best_constant
-from onnxsgd.training.state import FitState, rate_scales
+from onnxsgd.training.state import FitState, rate_scales, slows_intercept
 from onnxsgd.training.used_columns import UsedColumns, used_columns
 
 __all__ = ["Program", "make_program"]
@@ -566,7 +566,8 @@ class Program:
         Without `has_rate_scales`, no weight has a factor of its rate.
         """
         layers = self.parts.first_layers if batches.standards else ()
-        scales = rate_scales(self.plan, state, layers) if has_rate_scales else {}
+        slows = slows_intercept(self.plan, batches.target, batches.sample_weight)
+        scales = rate_scales(self.plan, state, layers, slows_intercept=slows) if has_rate_scales else {}
         return Coordinates(layers, batches.standards, scales)
 
     def _runners(

@@ -190,12 +190,20 @@ class RowsOf(Rows):
     ({"x": "text", "label": "none"}, None),
     ({"x": np.zeros(3), "label": np.array(0)}, None),
 ])  # fmt: skip
-def test_rows_that_may_be_batches(row, n_rows):
-    assert BatchSource(RowsOf([row, row]), None, None).n_rows_of_row == n_rows
+def test_rows_that_may_be_batches_are_noted(row, n_rows):
+    error = ValueError("")
+    BatchSource(RowsOf([row, row]), None, None).advise(error)
+    notes = getattr(error, "__notes__", [])
+    assert [f"have {n_rows} values. If its rows are batches" in note for note in notes] == [True] * (
+        n_rows is not None
+    )
 
 
-def test_only_data_sets_have_rows():
-    assert BatchSource([({"x": X}, X)], None, None).n_rows_of_row is None
+def test_only_rows_of_data_sets_are_noted():
+    for source in ([({"x": X}, X)], RowsOf([]), iter([])):
+        error = ValueError("")
+        BatchSource(source, None, None).advise(error)
+        assert not hasattr(error, "__notes__")
 
 
 def test_targets_of_different_lengths_are_a_batch():

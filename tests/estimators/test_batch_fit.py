@@ -451,15 +451,18 @@ class DataSet:
 
 
 @pytest.mark.parametrize("n_rows", [120, 110])
-def test_a_data_set_of_batches_is_refused_with_advice(n_rows):
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_a_data_set_of_batches_is_refused_with_advice(n_rows, method):
     """Of the same number of rows, and of others."""
     batches = [{"x": x.tolist(), "label": y.tolist()} for x, y in cut(X[:n_rows], LABEL[:n_rows])]
-    with pytest.raises(ParameterError, match="first one have 30 values: .* before its method batch"):
-        OnnxSGDClassifier().fit(DataSet(batches))
+    model = OnnxSGDClassifier(classes=["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"1d array|different lengths|3 axes") as caught:
+        getattr(model, method)(DataSet(batches))
+    assert "give the data set before its method batch()" in caught.value.__notes__[-1]
 
 
 def test_a_refused_row_of_a_data_set_keeps_its_error():
     rows = [{"x": [1.0, float("nan")], "label": 0}, {"x": [1.0, 2.0], "label": 1}]
     with pytest.raises(ValueError, match="contains NaN") as caught:
         OnnxSGDClassifier().fit(DataSet(rows))
-    assert "batch()" not in str(caught.value)
+    assert not hasattr(caught.value, "__notes__")

@@ -26,7 +26,7 @@ class Problem:
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
         level=-math.inf, length=math.inf, n_rows=1000, has_margins=False,
-        is_hinge=False, **stopping
+        is_hinge=False, most_share=1.0, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -47,6 +47,7 @@ class Problem:
             n_rows=n_rows,
             has_margins=has_margins,
             is_hinge=is_hinge,
+            most_share=most_share,
         )
         if begins:
             self.rule.begin()
@@ -563,15 +564,17 @@ def test_a_score_without_gain_ends_training():
 
 @pytest.mark.parametrize(
     ("more", "least"),
-    [({"is_regression": True}, 32), ({}, 64), ({"is_regression": True, "is_sparse": True}, 64),
-     ({"is_linear": False}, None)],
+    [({"is_regression": True}, 32), ({}, 128), ({"is_regression": True, "is_sparse": True}, 128),
+     ({"is_regression": True, "most_share": 0.25}, 128), ({"is_linear": False}, None)],
 )  # fmt: skip
-def test_the_last_of_one_or_two_epochs_is_a_decay_if_it_is_long(more, least):
-    for n_batches in (31, 32, 63, 64, 1000):
-        rule = Problem(n_batches=n_batches, max_iter=2, **more).rule
-        assert not rule._descent.is_decaying
-        rule.after_epochs([0.9], None)
-        assert rule._descent.is_decaying == (least is not None and n_batches >= least)
+@pytest.mark.parametrize("max_iter", [1, 2])
+def test_the_last_of_one_or_two_epochs_is_a_decay_if_there_are_many_updates(more, least, max_iter):
+    for n_batches in (15, 16, 31, 32, 63, 64, 127, 128, 1000):
+        rule = Problem(n_batches=n_batches, max_iter=max_iter, **more).rule
+        if max_iter == 2:
+            assert not rule._descent.is_decaying
+            rule.after_epochs([0.9], None)
+        assert rule._descent.is_decaying == (least is not None and max_iter * n_batches >= least)
 
 
 @pytest.mark.parametrize(

@@ -283,18 +283,43 @@ def test_weights_of_data_that_changed_are_fitted_to_the_target():
         assert line.b == pytest.approx(7.0, abs=0.1)
 
 
-@pytest.mark.parametrize("known", [0.1, 1.0, 1e6])
-def test_a_stream_after_a_fit_begins_at_the_gain_that_is_left(known):
-    """Not at the loss that was left then; a fit of other units does not tell."""
+def after_fit(line, known):
+    """Return the share of a stream after a fit that ended at this objective."""
+    line.state.t, line.state.loss_curve = 64, [900.0, known]
+    before = line.w.copy(), line.b
+
+    def losses(raw):
+        return ((raw - Y[: line.rows]) ** 2 / 2).ravel()
+
+    share = line.finder.share_after_fit(line.state, losses)
+    np.testing.assert_array_equal(line.w, before[0])
+    assert line.b == before[1]
+    return share
+
+
+def test_a_stream_after_a_fit_begins_at_the_gain_that_is_left():
+    """Not at the loss that was left then: beyond three errors, without the four worst of 200 rows."""
     line, constant = Line([0.5, -1.5, 0], 7.0), Line([0, 0, 0], 0.0)
     constant.finder.find_in_part(constant.state)
-    given, of_constant = line.objective(), constant.objective()
-    line.state.t, line.state.loss_curve = 64, [900.0, known]
-    gain = (given.total - known) / (of_constant.total - known)
-    want = {0.1: gain, 1.0: LEAST_SHARE, 1e6: given.loss / of_constant.loss}[known]
-    assert line.finder.find_in_part(line.state) == pytest.approx(want)
-    np.testing.assert_array_equal(line.w, [0.5, -1.5, 0])
-    assert line.b == 7.0
+    of_rows = ((line.raw({"w": line.w[:, None], "b": line.b}) - Y) ** 2 / 2).ravel()
+    kept = np.argsort(of_rows)[:-4]
+    weight = WEIGHT_OF_ROWS[kept]
+    mean = np.average(of_rows[kept], weights=weight) + line.objective().penalty
+    error = 0.1 * math.sqrt(2 * (weight**2).sum()) / weight.sum()
+    share = (mean - 0.1 - 3 * error) / (constant.objective().total - 0.1)
+    assert 2 * LEAST_SHARE < share < 1
+    assert after_fit(line, 0.1) == pytest.approx(share)
+    # the same data, a loss above a constant's, of other units, one extreme row, no fit, few rows
+    assert after_fit(line, mean) == LEAST_SHARE
+    assert after_fit(Line([1, -2, 0.5], 7.0), 0.006) == LEAST_SHARE
+    assert after_fit(line, 1e6) == LEAST_SHARE
+    assert after_fit(Line([0.5, -1.5, 0], 7.0, rows=31), 0.1) == LEAST_SHARE
+    line.state.loss_curve = []
+    assert line.finder.share_after_fit(line.state, lambda raw: raw[:, 0]) == LEAST_SHARE
+
+
+def test_a_stream_of_worse_rows_than_a_constant_has_the_whole_rate():
+    assert after_fit(Line([-1, 2, 0], 7.0), 0.005) == 1.0
 
 
 def test_a_stream_without_a_constant_to_compare_begins_anew_at_the_least_rate():
