@@ -34,7 +34,7 @@ __all__ = ["FORMAT", "check_format", "pack", "unpack"]
 #: begin with.
 _OWNERS = {
     "optimizer": None, "slots_from": 0, "averages_from": 0, "schedule": None, "n_rows": 0, "mean_weight": 0.0,
-    "forgotten_at": 0,
+    "forgotten_at": 0, "judged_from": 0,
 }  # fmt: skip
 #: Attributes of the state that ``fit`` sets.
 _LENGTHS = ("n_updates", "epoch_updates")

@@ -20,7 +20,15 @@ from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
-from onnxsgd.training.start import NoiseFinder, Objective, StartFinder
+from onnxsgd.training.start import (
+    ENOUGH_ROWS,
+    LEAST_SHARE,
+    NoiseFinder,
+    Objective,
+    StartFinder,
+    is_due,
+    share_of_calls,
+)  # fmt: skip
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
 
@@ -316,19 +324,33 @@ def _share_of_columns(batches: Batches, state: FitState, model: Model) -> float:
 
 
 def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitState, model: Model) -> None:
-    """Set the rate of a part of a stream, whose steering begins with the first one, anew, or after a fit."""
+    """Set the rate of a part of a stream, whose steering begins with the first one, anew, or after a fit.
+
+    After a fit, parts of few rows tell together whether the data have changed.
+    """
     columns = _share_of_columns(batches, state, model)
     state.eta = plan.rate_of_stream(model.is_linear, columns)
+    unit, n_rows = state.eta / plan.recipe.schedule.initial, len(batches.target)
     if not state.is_steered:
         finder = _make_finder(runners, batches, plan, state, model)
         if state.t in (0, state.forgotten_at):
             share = finder.find_in_part(state)
+        elif n_rows < ENOUGH_ROWS:
+            share = LEAST_SHARE
+            if plan.loss_unit is None and plan.loss_has_scale:
+                state.judged_from = len(state.loss_curve)
         else:
             some = batches.some()
             share = finder.share_after_fit(state, partial(model.sample_losses, some.target))
-        state.start_steering(min(1.0, min(share, columns) * plan.recipe.schedule.initial / state.eta))
-        decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
-        runners.buffers.load(state.tensors)
+    elif is_due(state, n_rows):
+        share, state.judged_from = share_of_calls(state, n_rows), 0
+        if min(share, columns) <= state.factor * unit:
+            return
+    else:
+        return
+    state.start_steering(min(1.0, min(share, columns) / unit))
+    decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
+    runners.buffers.load(state.tensors)
 
 
 def _objective(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> Objective:

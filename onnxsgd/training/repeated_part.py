@@ -26,6 +26,7 @@ from onnxsgd.schedules import Schedule
 from onnxsgd.training.coordinates import BuffersInPlace
 from onnxsgd.training.epochs import Numbers, numbers_of_epochs, penalty_value
 from onnxsgd.training.jumps import is_noise, may_be_noise, renew
+from onnxsgd.training.start import is_due
 from onnxsgd.training.state import TARGET, FitState, mean_factor, mean_weight, output_unit
 
 if TYPE_CHECKING:
@@ -144,8 +145,9 @@ class RepeatedPart:
         after = state.copy()
         if recipe.is_auto:
             renew(after, program, batches)
-            if (plan.learner.weights[0], LOG_FACTOR) not in after.tensors or not is_dense(program, after):
-                # the stream begins, or has had sparse parts
+            begins = (plan.learner.weights[0], LOG_FACTOR) not in after.tensors
+            if begins or not is_dense(program, after) or is_due(after, len(weight)):
+                # the stream begins, has had sparse parts, or is judged
                 return False
             after.count_rows(weight, self._mean(weight))
             if plan.scaled_layer.weights:

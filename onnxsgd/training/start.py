@@ -20,7 +20,10 @@ from onnxsgd.losses import Loss, Quantile
 from onnxsgd.optimizers import LEAST_FACTOR
 from onnxsgd.training.state import FitState
 
-__all__ = ["ENOUGH_ROWS", "LEAST_SHARE", "Objective", "Start", "StartFinder", "best_constant"]
+__all__ = [
+    "ENOUGH_ROWS", "LEAST_SHARE", "NoiseFinder", "Objective", "Start", "StartFinder", "best_constant",
+    "is_due", "share_of_calls",
+]  # fmt: skip
 
 #: The least share of the first rate, for a start of good weights: a stream cannot have less.
 LEAST_SHARE = LEAST_FACTOR
@@ -478,6 +481,28 @@ class StartFinder:
 def _total(pair: tuple[Objective, Tensors]) -> float:
     """Return the objective of a candidate; infinite unless it is a number."""
     return pair[0].total if math.isfinite(pair[0].total) else math.inf
+
+
+def is_due(state: FitState, n_rows: int) -> bool:
+    """Tell whether the calls of few rows since a fit are enough to judge the data, with so many rows each."""
+    n_calls = len(state.loss_curve) - state.judged_from
+    return state.judged_from > 0 and n_calls * n_rows >= ENOUGH_ROWS
+
+
+def share_of_calls(state: FitState, n_rows: int) -> float:
+    """Return the share of the rate after calls of so many rows each that followed a fit.
+
+    It is the share of their mean loss, without the worst call, beyond the objective at the end of the fit and
+    three standard errors, as in :meth:`StartFinder.share_after_fit`. A constant's loss is not known of few
+    rows.
+    """
+    known = state.loss_curve[state.judged_from - 1]
+    losses = np.sort(state.loss_curve[state.judged_from :])[:-1]
+    mean = float(losses.mean()) if len(losses) else 0.0
+    if not mean > 0:
+        return LEAST_SHARE
+    excess = mean - known - _ERRORS * known * math.sqrt(2.0 / (n_rows * len(losses)))
+    return max(LEAST_SHARE, excess / mean)
 
 
 def best_constant(

@@ -84,6 +84,9 @@ class FitState:
         standardises them.
     forgotten_at : int
         The number of updates at which a stream began anew; 0: never.
+    judged_from : int
+        The entries of `loss_curve` before the calls of few rows after a fit, whose losses will tell whether
+        the data have changed; 0: none are looked at.
     n_rows, mean_weight : int, float
         The number of samples so far, and the mean of their weights, if training finds the rate.
     missed : dict of int
@@ -111,6 +114,7 @@ class FitState:
     epoch_updates: int | None = None
     moments: dict[str, Moments] = field(default_factory=dict)
     forgotten_at: int = 0
+    judged_from: int = 0
     n_rows: int = 0
     mean_weight: float = 0.0
     missed: dict[str, int] = field(default_factory=dict)
@@ -156,7 +160,7 @@ class FitState:
             if kind in _OF_NO_OPTIMIZER
         }
         self.slots_from = self.averages_from = self.forgotten_at = self.t
-        self.missed = {}
+        self.missed, self.judged_from = {}, 0
         self.moments = self.moments if keep_data else {}
 
     @property

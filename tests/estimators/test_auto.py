@@ -1025,9 +1025,9 @@ def test_one_or_two_epochs_end_near_the_minimum(max_iter):
     assert model.score(X[5000:], y[5000:]) > best.score(X[5000:], y[5000:]) - 0.04
 
 
-@pytest.mark.parametrize("n_rows", [50, 1000])
-def test_a_stream_of_other_data_is_learned_after_a_fit(n_rows):
-    """With the least rate of all, it had an accuracy of 0.90, and 0.88 as one call."""
+@pytest.mark.parametrize(("n_rows", "least"), [(1, 0.95), (10, 0.95), (50, 0.95), (1000, 0.93)])
+def test_a_stream_of_other_data_is_learned_after_a_fit(n_rows, least):
+    """With the least rate of all, it had an accuracy of 0.89, 0.90, 0.90 and 0.88."""
     rng = np.random.default_rng(0)
     X, noise = rng.normal(size=(5000, 10)), 0.1 * rng.logistic(size=5000)
     before = rng.normal(size=10)
@@ -1036,7 +1036,7 @@ def test_a_stream_of_other_data_is_learned_after_a_fit(n_rows):
     y = X @ after + noise > 0
     for first in range(1000, 2000, n_rows):
         model.partial_fit(X[first : first + n_rows], y[first : first + n_rows])
-    assert model.score(X[2000:], y[2000:]) > 0.93
+    assert model.score(X[2000:], y[2000:]) > least
 
 
 def test_a_stream_of_the_same_data_keeps_a_fit():

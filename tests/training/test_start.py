@@ -25,7 +25,15 @@ from onnxsgd.losses import (
     SquaredError,
     SquaredHinge,
 )
-from onnxsgd.training.start import LEAST_SHARE, NoiseFinder, Objective, StartFinder, best_constant
+from onnxsgd.training.start import (
+    LEAST_SHARE,
+    NoiseFinder,
+    Objective,
+    StartFinder,
+    best_constant,
+    is_due,
+    share_of_calls,
+)  # fmt: skip
 from onnxsgd.training.state import FitState
 
 RNG = np.random.RandomState(0)
@@ -316,6 +324,24 @@ def test_a_stream_after_a_fit_begins_at_the_gain_that_is_left():
     assert after_fit(Line([0.5, -1.5, 0], 7.0, rows=31), 0.1) == LEAST_SHARE
     line.state.loss_curve = []
     assert line.finder.share_after_fit(line.state, lambda raw: raw[:, 0]) == LEAST_SHARE
+
+
+@pytest.mark.parametrize(("n_rows", "n_calls"), [(1, 32), (10, 4), (31, 2)])
+def test_calls_of_few_rows_after_a_fit_are_judged_together(n_rows, n_calls):
+    """The worst one does not count."""
+    state = Line([0, 0, 0], 0.0).state
+    state.loss_curve, state.judged_from = [9.0, 0.1, *[0.4] * (n_calls - 1)], 2
+    assert not is_due(state, n_rows)
+    state.loss_curve.append(1e6)
+    assert is_due(state, n_rows)
+    error = 0.1 * math.sqrt(2 / (n_rows * (n_calls - 1)))
+    assert share_of_calls(state, n_rows) == pytest.approx((0.4 - 0.1 - 3 * error) / 0.4)
+    state.loss_curve = [9.0, 0.1, *[0.1] * n_calls]
+    assert share_of_calls(state, n_rows) == LEAST_SHARE
+    state.loss_curve = [9.0, 0.0, *[0.0] * n_calls]
+    assert share_of_calls(state, n_rows) == LEAST_SHARE
+    state.judged_from = 0
+    assert not is_due(state, n_rows)
 
 
 def test_a_stream_of_worse_rows_than_a_constant_has_the_whole_rate():
