@@ -317,13 +317,29 @@ def test_a_stream_after_a_fit_begins_at_the_gain_that_is_left():
     share = (mean - 0.1 - 3 * error) / (constant.objective().total - 0.1)
     assert 2 * LEAST_SHARE < share < 1
     assert after_fit(line, 0.1) == pytest.approx(share)
-    # the same data, a loss above a constant's, of other units, one extreme row, no fit, few rows
+    # the same loss as at the end of the fit, and the same data
     assert after_fit(line, mean) == LEAST_SHARE
     assert after_fit(Line([1, -2, 0.5], 7.0), 0.006) == LEAST_SHARE
+    # a fit that was no better than a constant on this part, few rows, and no fit
     assert after_fit(line, 1e6) == LEAST_SHARE
     assert after_fit(Line([0.5, -1.5, 0], 7.0, rows=31), 0.1) == LEAST_SHARE
     line.state.loss_curve = []
     assert line.finder.share_after_fit(line.state, lambda raw: raw[:, 0]) == LEAST_SHARE
+
+
+@pytest.mark.parametrize(("n_extreme", "is_least"), [(1, True), (4, True), (5, False)])
+def test_a_few_extreme_rows_are_no_change_of_the_data(n_extreme, is_least):
+    """One row of 50."""
+    line = Line([1, -2, 0.5], 7.0)
+    line.state.t, line.state.loss_curve = 64, [900.0, 0.006]
+    losses = np.where(np.arange(200) < n_extreme, 1e6, 0.005)
+    assert (line.finder.share_after_fit(line.state, lambda raw: losses) == LEAST_SHARE) == is_least
+
+
+def test_a_loss_without_a_least_value_does_not_tell_that_data_changed():
+    line = Line([-1, 2, 0], 7.0)
+    line.finder = replace(line.finder, unit=1.0)
+    assert after_fit(line, 0.005) == LEAST_SHARE
 
 
 @pytest.mark.parametrize(("n_rows", "n_calls"), [(1, 32), (10, 4), (31, 2)])
