@@ -321,10 +321,9 @@ class StartFinder:
     def share_after_fit(self, state: FitState, losses: Callable[[np.ndarray], np.ndarray]) -> float:
         """Return the share of the rate for the first part of a stream after a fit, whose weights are kept.
 
-        It is the gain that the part leaves to make, as a share of that over a constant: its loss beyond the
-        objective at the end of the fit, and beyond three standard errors of a mean as large as that, of
-        squares of normal numbers. A few rows, which may be extreme, are left out. Where a constant is no
-        worse than the end of the fit, the part has few of its targets, and tells nothing; nor does a loss
+        It is the gain that the part leaves to make, its loss beyond the objective at the end of the fit, as a
+        share of the gain over a constant. A few rows, which may be extreme, are left out. Where a constant is
+        no worse than the end of the fit, the part has few of its targets, and tells nothing; nor does a loss
         without a least value, of which a fit of few rows has far less than new ones.
 
         Parameters
@@ -347,8 +346,8 @@ class StartFinder:
         total = float(weight.sum())
         if not total > 0:
             return LEAST_SHARE
-        error = known * math.sqrt(2.0 * float((weight * weight).sum())) / total
-        excess = float((weight * loss).sum()) / total + given.penalty - known - _ERRORS * error
+        mean = float((weight * loss).sum()) / total + given.penalty
+        excess = _excess(mean, known, total * total / float((weight * weight).sum()))
         share = excess / (constant.total - known)
         return min(1.0, share) if share > LEAST_SHARE else LEAST_SHARE
 
@@ -492,17 +491,20 @@ def is_due(state: FitState, n_rows: int) -> bool:
 def share_of_calls(state: FitState, n_rows: int) -> float:
     """Return the share of the rate after calls of so many rows each that followed a fit.
 
-    It is the share of their mean loss, without the worst call, beyond the objective at the end of the fit and
-    three standard errors, as in :meth:`StartFinder.share_after_fit`. A constant's loss is not known of few
-    rows.
+    It is the share of their mean loss, without the worst call, beyond the objective at the end of the fit. A
+    constant's loss is not known of few rows.
     """
     known = state.loss_curve[state.judged_from - 1]
     losses = np.sort(state.loss_curve[state.judged_from :])[:-1]
     mean = float(losses.mean()) if len(losses) else 0.0
     if not mean > 0:
         return LEAST_SHARE
-    excess = mean - known - _ERRORS * known * math.sqrt(2.0 / (n_rows * len(losses)))
-    return max(LEAST_SHARE, excess / mean)
+    return max(LEAST_SHARE, _excess(mean, known, n_rows * len(losses)) / mean)
+
+
+def _excess(loss: float, known: float, n_rows: float) -> float:
+    """Return the part of a mean loss beyond a known one and its standard errors, for normal residuals."""
+    return loss - known - _ERRORS * known * math.sqrt(2.0 / n_rows)
 
 
 def best_constant(
