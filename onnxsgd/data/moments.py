@@ -174,11 +174,13 @@ class Moments:
     def is_far_from(self, other: Moments) -> bool:
         """Tell whether dense rows are, in a column, more than five deviations of `other` away on average."""
         # numbers of Python take as long as another operation on few columns
-        most = np.asarray(_FAR**2 * float(self.count[0] / other.count[0]))
+        most = np.asarray(_FAR**2 * float(self.count[0]))
         step = self.mean - other.mean
         step *= step
         step *= self.count
         step += self.squares
+        # columns without entries in sparse rows have a count of zero
+        step *= other.count
         return is_any(step > most * other.squares)
 
     def is_far_from_few(self, table: np.ndarray) -> bool:

@@ -256,10 +256,17 @@ class Learner:
 
     @property
     def predicts_tables(self) -> bool:
-        """True if a converted classifier predicts a table of labels, with a column for each class."""
+        """True if a converted classifier predicts a table of labels, with a column for each class.
+
+        The number of its columns is known: that of quadratic discriminant analysis is a row of the labels of
+        all samples.
+        """
         outputs = () if self.classes is None else self.model.graph.outputs
         return any(
-            value.dtype == ir.DataType.INT64 and value.shape is not None and len(value.shape) == 2
+            value.dtype == ir.DataType.INT64
+            and value.shape is not None
+            and len(value.shape) == 2
+            and isinstance(value.shape[1], int)
             for value in outputs
         )
 

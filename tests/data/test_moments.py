@@ -282,3 +282,14 @@ def test_dense_moments_need_not_know_that_they_are_dense(dtype):
     assert known.crowding(5) == saved.crowding(5) == 1.0
     together = known.merged(saved)
     np.testing.assert_array_equal(together.total, together.count)
+
+
+def test_rows_after_sparse_ones_are_compared_without_a_warning():
+    """Columns without an entry in the sparse rows have seen none: nothing is far from them."""
+    draw = np.random.default_rng(0)
+    table = draw.normal(size=(40, 3))
+    table[:, 0] = 0.0
+    seen = Moments.of(sparse.csr_matrix(table), np.ones(40))
+    rows = draw.normal(size=(8, 3))
+    assert not Moments.of(rows, np.ones(8)).is_far_from(seen)
+    assert Moments.of(rows + np.array([0.0, 0.0, 30.0]), np.ones(8)).is_far_from(seen)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_multilabel_classification
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -17,6 +18,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -285,3 +287,28 @@ def test_a_missing_attribute_tells_why(name, message):
     with pytest.raises(AttributeError, match=message) as caught:
         attrgetter(name)(OnnxSGDClassifier(loss="hinge"))
     assert (caught.value.__cause__ is not None) == (name == "predict_proba")
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_labels_that_a_converter_writes_in_a_row_are_those_of_samples(n_classes, is_scaled):
+    """Integer labels of a quadratic discriminant analysis have two axes in the converted graph."""
+    fitted = QuadraticDiscriminantAnalysis()
+    fitted = (make_pipeline(StandardScaler(), fitted) if is_scaled else fitted).fit(
+        X, np.digitize(SCORE, [0.0] if n_classes == 2 else [-1.0, 1.0])
+    )
+    model = OnnxSGDClassifier(fitted)
+    np.testing.assert_array_equal(model.predict(X), fitted.predict(X))
+    np.testing.assert_allclose(model.predict_proba(X), fitted.predict_proba(X), atol=1e-4)
+    assert model.score(X, fitted.predict(X)) == 1
+
+
+@pytest.mark.parametrize("fitted", [LinearSVC(), RidgeClassifier()], ids=str)
+def test_coefficients_of_classifiers_of_two_classes_without_probabilities(fitted):
+    """Their converters write both scores, and read one of them."""
+    model = OnnxSGDClassifier(fitted.fit(X, SCORE > 0))
+    np.testing.assert_allclose(model.decision_function(X), fitted.decision_function(X), atol=1e-5)
+    model.fit(X, SCORE > 0)
+    np.testing.assert_allclose(
+        model.decision_function(X), X @ model.coef_[0] + model.intercept_[0], rtol=1e-4, atol=1e-4
+    )

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxsgd.graph.lowering.class_labels import class_labels, label_tensor, pick_binary_label
 from onnxsgd.graph.lowering.forms.sums_and_extrema import divide_by_norm
 from onnxsgd.graph.lowering.svm import SVM_RULES
-from onnxsgd.graph.nodes import attribute, constant, first, matrix, operands, rank
+from onnxsgd.graph.nodes import attribute, constant, first, matrix, operands, rank, standard_operator
 from onnxsgd.graph.rewriting import Table, Writer
 
 __all__ = ["ML_RULES"]
@@ -101,7 +101,25 @@ def _feature_extractor(w: Writer, node: ir.Node) -> ir.Value | None:
     data, columns = first(node), constant(node.inputs[1])
     if columns is None or (rank(data) or 0) < 2:
         return None
-    return w.op.Gather(data, w.tensor("columns", columns.reshape(-1).astype(np.int64)), axis=-1)
+    columns = columns.reshape(-1).astype(np.int64)
+    if len(columns) == 1 and (part := _single_column(data, int(columns[0]))) is not None:
+        return w.op.Identity(part)
+    return w.op.Gather(data, w.tensor("columns", columns), axis=-1)
+
+
+def _single_column(table: ir.Value, column: int) -> ir.Value | None:
+    """Return the value that is a column of a concatenation of single ones; None: it is no such table.
+
+    Converters take the score of the second class from both scores of a binary classifier.
+    """
+    maker = table.producer()
+    if maker is None or standard_operator(maker) != "Concat" or attribute(maker, "axis", 1) not in (1, -1):
+        return None
+    parts = operands(maker)
+    if not -len(parts) <= column < len(parts):
+        return None
+    are_single = all(part.shape is not None and tuple(part.shape)[1:] == (1,) for part in parts)
+    return parts[column] if are_single else None
 
 
 def _feature_vectorizer(w: Writer, node: ir.Node) -> ir.Value | None:

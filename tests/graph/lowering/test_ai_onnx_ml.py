@@ -135,6 +135,22 @@ def test_columns_of_numbers(run):
     np.testing.assert_array_equal(run(lowered, {"x": x})["y"], x[:, [2, 0, 3]])
 
 
+@pytest.mark.parametrize(("column", "is_part"), [(1, True), (-2, True), (2, False)])
+def test_a_column_of_single_ones_is_that_one(column, is_part, run):
+    """Two scores, and a table of two columns: the scores need no table, columns of the other one do."""
+    text = f"""<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
+        g (float[N, 1] x) => (float[N, 1] y) <int64[1] column = {{{column}}}> {{
+            m = Neg(x) e = Exp(x) t = Concat <axis = 1> ({"m, x, e" if is_part else "m, x, w"})
+            y = ai.onnx.ml.ArrayFeatureExtractor(t, column) }}"""
+    if not is_part:
+        text = text.replace("e = Exp(x)", "w = Concat <axis = 1> (x, x)")
+    lowered = lower_for_training(to_ir(onnx.parser.parse_model(text)))
+    assert ("Gather" in {name for _, name in operators(lowered)}) is not is_part
+    x = np.arange(1, 6, dtype=np.float32)[:, None]
+    table = np.hstack([-x, x, np.exp(x)] if is_part else [-x, x, x, x])
+    np.testing.assert_array_equal(run(lowered, {"x": x})["y"][:, 0], table[:, column])
+
+
 @pytest.mark.parametrize(
     ("operator", "x", "outputs", "attributes"), ML_NODES, ids=[f"{n[0]}-{i}" for i, n in enumerate(ML_NODES)]
 )
