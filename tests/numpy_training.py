@@ -53,20 +53,33 @@ class PlainAdamW(PlainAdam):
         return self.moved(w - min(1.0, eta * l2) * w, gradient, t, eta)
 
 
+def subgradient(gradient, w, l1, l2, share):
+    """Return the subgradient of least norm of the objective, with a share of the penalties."""
+    smooth = gradient + share * l2 * w
+    inside = np.sign(smooth) * np.maximum(np.abs(smooth) - share * l1, 0.0)
+    return np.where(w == 0, inside, smooth + share * l1 * np.sign(w))
+
+
 class PlainBlockAdam:
     """Adam with the mean of the squares over a tensor in place of each square; a proximal step at the end.
 
     The proximal operator of ``k (l1 |w| + l2 w^2 / 2)``: Parikh and Boyd 2014, 6.5.2 and 6.5.3. The angle of
-    the gradient and the mean of those before it steers the rate, as in Baydin et al. 2018.
+    the gradient and the mean of those before it, or of those of the objective, steers the rate, as in Baydin
+    et al. 2018.
     """
 
-    def __init__(self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999, steering=0.0):
+    def __init__(
+        self, momentum=0.0, nesterov=False, beta_1=0.9, beta_2=0.999, steering=0.0, with_penalties=False
+    ):
         self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
+        self.with_penalties = with_penalties
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
-        lengths = np.linalg.norm(self.m) * np.linalg.norm(gradient)
-        cosine = np.sum(self.m * gradient) / lengths if lengths > 0 else 0.0
+        share = 1 - self.beta_1**t if self.with_penalties else 0.0
+        before = subgradient(self.m, w, l1, l2, share)
+        lengths = np.linalg.norm(before) * np.linalg.norm(gradient)
+        cosine = np.sum(before * gradient) / lengths if lengths > 0 else 0.0
         self.factor = np.clip(self.factor * np.exp(self.steering * (cosine - 0.03)), 0.03, 4.0)
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * gradient
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * np.mean(gradient**2)

@@ -46,7 +46,7 @@ def slot_shapes(optimizer, shape, rates):
     }
 
 
-def update_session(optimizer, shape, dtype, penalised=True, further=(), rates=None):
+def update_session(optimizer, shape, dtype, penalised=True, further=(), rates=None, norm_axes=()):
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="update")
     type_ = ir.TensorType(dtype)
 
@@ -61,8 +61,9 @@ def update_session(optimizer, shape, dtype, penalised=True, further=(), rates=No
     names = [*optimizer.scalars(np.ones(1), np.ones(1), 0.0), *further]
     scalars = {name: add_input(f"scalar_{name}", ()) for name in names}
     new, new_states = build_update(
-        GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars, l2=penalised
-    )
+        GraphBuilder(graph).op, optimizer, weight, gradient, states, scalars,
+        l2=penalised, norm_axes=norm_axes,
+    )  # fmt: skip
     graph.outputs.extend([new, *(new_states[name] for name in states)])
     model = to_proto(ir.Model(graph, ir_version=9))
     options = onnxruntime.SessionOptions()
@@ -122,7 +123,12 @@ NAMED = {
     "rmsprop": [{}, {"rho": 0.5, "epsilon": 0.1}],
     "adagrad": [{}, {"epsilon": 0.1}],
     "lion": [{}, {"beta_1": 0.6, "beta_2": 0.8}],
-    "block_adam": [{}, {"beta_1": 0.6, "beta_2": 0.8}, {"steering": 0.3}],
+    "block_adam": [
+        {},
+        {"beta_1": 0.6, "beta_2": 0.8},
+        {"steering": 0.3},
+        {"steering": 0.3, "with_penalties": True},
+    ],
 }
 NAMED_CASES = [
     pytest.param(name, options, id="-".join([name, *options])) for name in NAMED for options in NAMED[name]
@@ -159,32 +165,36 @@ def test_an_intercept_does_not_decay(name, options):
     np.testing.assert_array_equal(bound, free)
 
 
-def test_a_proximal_optimizer_applies_the_l1_penalty():
+@pytest.mark.parametrize(("steering", "with_penalties"), [(0.0, False), (0.3, False), (0.3, True)])
+def test_a_proximal_optimizer_applies_the_l1_penalty(steering, with_penalties):
     """At the end of 40 updates towards a sparse solution some weights are exactly zero, in both."""
     rng = np.random.default_rng(3)
     start, noise = rng.normal(size=(4, 3)), 0.01 * rng.normal(size=(40, 4, 3))
-    plain, expected = PLAIN["block_adam"](), start
-    weights = run_updates(optimizers.BlockAdam(), start, noise, [0.05] * 40, 0.002, np.float64, l1=0.002)
+    options = {"steering": steering, "with_penalties": with_penalties}
+    plain, expected = PLAIN["block_adam"](**options), start
+    optimizer = optimizers.BlockAdam(**options)
+    weights = run_updates(optimizer, start, noise, [0.05] * 40, 0.002, np.float64, l1=0.002)
     for t, (weight, gradient) in enumerate(zip(weights, noise, strict=True), start=1):
         expected = plain(expected, gradient, t, 0.05, 0.002, 0.002)
         np.testing.assert_allclose(weight, expected, rtol=1e-11, atol=1e-13)
     assert 0 < np.count_nonzero(expected) < 12
 
 
-@pytest.mark.parametrize("steering", [0.0, 0.3])
+@pytest.mark.parametrize(("steering", "with_penalties"), [(0.0, False), (0.3, False), (0.3, True)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_outputs_with_units_of_their_own_are_updated_alone(axis, steering):
+def test_outputs_with_units_of_their_own_are_updated_alone(axis, steering, with_penalties):
     """As if the weights of each output were a tensor, with a second moment and a unit of its rate."""
     rng = np.random.default_rng(4)
     start, gradients = rng.normal(size=(4, 3)), rng.normal(size=(30, 4, 3)) * [1e-3, 1.0, 1e4]
     units = np.array([1e-3, 1.0, 1e4])
     shape = (3, 1) if axis == 0 else (1, 3)
     given, moved = (start.T, gradients.transpose(0, 2, 1)) if axis == 0 else (start, gradients)
-    optimizer = optimizers.BlockAdam(steering=steering)
+    options = {"steering": steering, "with_penalties": with_penalties}
+    optimizer = optimizers.BlockAdam(**options)
     weights = run_updates(optimizer, given, moved, [0.05] * 30, 0.01, np.float64, units=units.reshape(shape))
     last = weights[-1].T if axis == 0 else weights[-1]
     for column, unit in enumerate(units):
-        plain, expected = PLAIN["block_adam"](steering=steering), start[:, column]
+        plain, expected = PLAIN["block_adam"](**options), start[:, column]
         for t, gradient in enumerate(gradients[:, :, column], start=1):
             expected = plain(expected, gradient, t, 0.05 * unit, 0.01)
         np.testing.assert_allclose(last[:, column], expected, rtol=1e-10)
@@ -208,6 +218,31 @@ def test_a_steered_rate_stays_within_its_bounds(sign, bound):
     optimizer = optimizers.BlockAdam(0.0, 0.0, steering=0.1)
     weights = run_updates(optimizer, np.zeros((1, 2)), gradients, [0.01] * 400, 0.0, np.float64)
     np.testing.assert_allclose(np.abs(weights[-1] - weights[-2]), 0.01 * bound)
+
+
+@pytest.mark.parametrize("norm_axes", [(), (1,)])
+def test_a_steered_rate_does_not_grow_at_the_minimum_of_a_penalised_loss(norm_axes):
+    """The gradient of the loss keeps its direction there: by its angle alone the rate is the largest."""
+    rng, minimum = np.random.default_rng(5), np.array([[2.0, -1.0], [0.0, 0.0], [0.5, 1.5]])
+    norms = np.linalg.norm(minimum, axis=1, keepdims=True) / np.sqrt(2.0) if norm_axes else np.abs(minimum)
+    of_l1 = np.divide(minimum, norms, out=np.zeros((3, 2)), where=norms > 0)
+    gradients = -0.4 * minimum - 0.3 * of_l1 + 0.5 * rng.normal(size=(500, 3, 2))
+
+    def factor(*, with_penalties):
+        optimizer = optimizers.BlockAdam(steering=0.1, with_penalties=with_penalties)
+        states = {name: np.zeros(shape) for name, shape in slot_shapes(optimizer, (3, 2), None).items()}
+        session, names = update_session(
+            optimizer, (3, 2), ir.DataType.DOUBLE, further={"l1": 0.3}, norm_axes=norm_axes
+        )
+        for t, gradient in enumerate(gradients, start=1):
+            scalars = {**optimizer.scalars(np.array(t), np.array(0.1), 0.4), "l1": 0.3}
+            feeds = {f"scalar_{name}": np.array(value, np.float64) for name, value in scalars.items()}
+            _, *new = session.run(None, {"weight": minimum, "gradient": gradient, **states, **feeds})
+            states = dict(zip(names, new, strict=True))
+        return np.exp(states["log_factor"].item())
+
+    assert factor(with_penalties=False) > 3.0
+    assert factor(with_penalties=True) < 0.5
 
 
 @pytest.mark.parametrize(

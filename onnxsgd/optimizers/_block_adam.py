@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from onnxsgd._builder import Builder
 
-__all__ = ["LEAST_FACTOR", "LOG_FACTOR", "MOST_FACTOR", "REST", "TINY", "BlockAdam", "steered"]
+__all__ = [
+    "LEAST_FACTOR",
+    "LOG_FACTOR",
+    "MOST_FACTOR",
+    "REST",
+    "TINY",
+    "BlockAdam",
+    "bound_of_pull",
+    "steered",
+]
 
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
@@ -29,6 +38,8 @@ LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
 _FEW_UPDATES = 512
 #: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
 REST = 0.03
+#: The largest part of an l2 penalty in a gradient that steers, as a power of the largest number.
+_MOST_PULL = 0.4
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,13 @@ class BlockAdam(Optimizer):
         k = f eta / sqrt(v / (1 - beta_2^t))
 
     Gradients that keep their direction make the steps longer, and gradients that turn, or of which noise is
-    left, make them shorter: a stream that drifts is followed, and good weights are kept.
+    left, make them shorter: a stream that drifts is followed, and good weights are kept. At the minimum of
+    the objective the gradient of the loss keeps its direction too, as the penalty balances it there. The
+    angle `with_penalties` is that between the gradient and m + p, the moment of gradients of the objective::
+
+        p = (1 - beta_1^t) (l2 w + l1 sign(w))
+
+    Where a weight is zero, the l1 part instead moves m towards zero.
 
     Parameters
     ----------
@@ -62,6 +79,9 @@ class BlockAdam(Optimizer):
         Decay rates of the first and second moments, in [0, 1).
     steering : float, default=0.0
         The largest change of the logarithm of the factor in one update, >= 0; 0: no factor.
+    with_penalties : bool, default=False
+        Whether the penalties count in the angle. Streams of linear models under ``learning_rate="auto"`` have
+        it.
 
     References
     ----------
@@ -73,6 +93,7 @@ class BlockAdam(Optimizer):
     beta_1: float = 0.9
     beta_2: float = 0.999
     steering: float = 0.0
+    with_penalties: bool = False
 
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
@@ -95,7 +116,9 @@ class BlockAdam(Optimizer):
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        return (BlockAdam, self.steering > 0) if type(self) is BlockAdam else super().structure
+        if type(self) is not BlockAdam:
+            return super().structure
+        return BlockAdam, self.steering > 0, self.with_penalties
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
@@ -120,7 +143,7 @@ class BlockAdam(Optimizer):
         scalars: Mapping[str, ir.Value],
         penalised: bool,
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-        weight, rate, new_slots = self._moved(op, weight, gradient, slots, scalars)
+        weight, rate, new_slots = self._moved(op, weight, gradient, slots, scalars, penalised)
         if L1_STRENGTH in scalars:
             most = op.Mul(rate, scalars[L1_STRENGTH])
             weight = op.Sub(weight, op.Max(op.Min(weight, most), op.Neg(most)))
@@ -140,7 +163,7 @@ class BlockAdam(Optimizer):
     ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
         blocks = slots[1].shape
         is_even = blocks is not None and all(blocks[axis] == 1 for axis in axes)
-        weight, rate, new_slots = self._moved(op, weight, gradient, slots, scalars)
+        weight, rate, new_slots = self._moved(op, weight, gradient, slots, scalars, penalised, axes)
         if penalised:
             # the square first: with the rate of the rest the norm then gives the minimum of both
             shrinkage = op.Add(op.Mul(rate, scalars[DECAY]), 1.0)
@@ -162,7 +185,7 @@ class BlockAdam(Optimizer):
         The first moment is that of the direction P g, and the second one that of ``g P g``: the update is
         that of other coordinates, in which the gradient is ``P^(1/2) g``. The rate is not steered.
         """
-        weight, _, new_slots = self._moved(op, weight, gradient, slots, scalars, direction)
+        weight, _, new_slots = self._moved(op, weight, gradient, slots, scalars, direction=direction)
         return weight, new_slots
 
     def _moved(
@@ -172,9 +195,14 @@ class BlockAdam(Optimizer):
         gradient: ir.Value,
         slots: tuple[ir.Value, ...],
         scalars: Mapping[str, ir.Value],
+        penalised: bool = False,
+        groups: tuple[int, ...] | None = None,
         direction: ir.Value | None = None,
     ) -> tuple[ir.Value, ir.Value, tuple[ir.Value, ...]]:
-        """Return the weight after the step of the gradient, the rates of the penalties, and the new slots."""
+        """Return the weight after the step of the gradient, the rates of the penalties, and the new slots.
+
+        `groups`: the axes within the groups whose norms the l1 penalty is of; None: it is of single weights.
+        """
         sizes, blocks = (value.shape.numpy() for value in (weight, slots[1]))  # type: ignore[union-attr]
         axes = [axis for axis, size in enumerate(blocks) if size == 1]
         decayed = op.Mul(slots[0], scalars["beta_1"])
@@ -192,6 +220,8 @@ class BlockAdam(Optimizer):
         new_slots: tuple[ir.Value, ...] = (first, second)
         if self.steering:
             moment, _, factor = slots
+            if self.with_penalties and (penalised or L1_STRENGTH in scalars):
+                moment = self._of_objective(op, weight, moment, scalars, penalised, groups)
             product, moment_square = op.Mul(moment, gradient), op.Mul(moment, moment)
             if axes:
                 product = op.ReduceSum(product, axes, keepdims=1)
@@ -201,6 +231,49 @@ class BlockAdam(Optimizer):
             new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         return weight, rate, new_slots
+
+    def _of_objective(
+        self,
+        op: Builder,
+        weight: ir.Value,
+        moment: ir.Value,
+        scalars: Mapping[str, ir.Value],
+        penalised: bool,
+        groups: tuple[int, ...] | None,
+    ) -> ir.Value:
+        """Return the first moment of gradients of the objective, given that of gradients of the loss.
+
+        It is a sum of gradients times powers of beta_1, whose own sum is 1 / momentum_rate.
+        """
+        if penalised:
+            most = bound_of_pull(weight)
+            # of nearly constant columns strengths may be infinite
+            pull = op.Mul(weight, op.Div(op.Min(scalars[DECAY], most), scalars["momentum_rate"]))
+            moment = op.Add(moment, op.Clip(pull, -most, most))
+        if L1_STRENGTH in scalars:
+            strength = op.Div(scalars[L1_STRENGTH], scalars["momentum_rate"])
+            moment = _with_l1(op, moment, weight, strength, groups)
+        return moment
+
+
+def _with_l1(
+    op: Builder, gradient: ir.Value, weight: ir.Value, strength: ir.Value, groups: tuple[int, ...] | None
+) -> ir.Value:
+    """Return the subgradient of least norm of a function and an l1 penalty, of norms of `groups` if given."""
+    if groups is None:
+        held = op.Max(op.Min(gradient, strength), op.Neg(strength))
+        moved = op.Add(gradient, op.Mul(op.Sign(weight), strength))
+        return op.Where(op.Equal(weight, 0.0), op.Sub(gradient, held), moved)
+    norm, of_gradient = (op.Sqrt(op.ReduceSumSquare(a, groups, keepdims=1)) for a in (weight, gradient))
+    left = op.Max(op.Sub(1.0, op.Div(strength, op.Add(of_gradient, TINY))), 0.0)
+    moved = op.Add(gradient, op.Mul(weight, op.Div(strength, op.Add(norm, TINY))))
+    return op.Where(op.Equal(norm, 0.0), op.Mul(gradient, left), moved)
+
+
+def bound_of_pull(weight: ir.Value) -> float:
+    """Return the largest part of an l2 penalty in a steered gradient: its squares stay finite."""
+    dtype = np.dtype(np.float32) if weight.dtype is None else weight.dtype.numpy()
+    return float(np.finfo(dtype).max) ** _MOST_PULL
 
 
 def _corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:

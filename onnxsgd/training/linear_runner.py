@@ -55,7 +55,9 @@ class LinearLoop:
     def key(self) -> tuple[Any, ...]:
         """The cache key of the loop, beside that of the general step."""
         blocks = self.blocks
-        return () if blocks is None else (blocks.beta_1, blocks.beta_2, blocks.steering, blocks.has_table)
+        if blocks is None:
+            return ()
+        return blocks.beta_1, blocks.beta_2, blocks.steering, blocks.has_table, blocks.with_penalties
 
     def build(self, tail: ir.Model) -> bytes:
         """Return the graph of the loop."""
@@ -128,6 +130,7 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
     return LinearBlocks(
         layer, by_output, optimizer.beta_1, optimizer.beta_2, optimizer.steering, has_table,
         has_one_rate=len(rates) == 1 and not spec.rate_scales, is_preconditioned=bool(spec.preconditioned),
+        with_penalties=optimizer.with_penalties,
     )  # fmt: skip
 
 

@@ -553,8 +553,9 @@ class Program:
         known = plan.steps.get(key)
         if known is None:
             spec = replace(
-                plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors
-            )
+                plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors,
+                optimizer=plan.optimizer_of(is_linear=self.is_linear),
+            )  # fmt: skip
             known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
             if len(plan.steps) < _MOST_SPECS:
                 plan.steps[key] = known

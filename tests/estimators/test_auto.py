@@ -29,7 +29,8 @@ from onnxsgd.training.state import FitState
 RNG = np.random.default_rng(0)
 Z = RNG.normal(3.0, 1.0, (300, 6))
 SCALES = 10.0 ** np.array([-4, -2, 0, 1, 3, 4])
-SCORE = Z @ [1.0, -2.0, 0.5, 1.0, -1.0, 2.0]
+COEF = np.array([1.0, -2.0, 0.5, 1.0, -1.0, 2.0])
+SCORE = Z @ COEF
 Y = 1e5 * (SCORE + 0.2 * RNG.normal(size=300))
 
 
@@ -654,10 +655,12 @@ def test_a_stream_of_many_columns_is_no_worse_than_a_constant(n_columns):
     assert scores[-1] > 0.1
 
 
-def test_parts_reach_what_one_epoch_reaches():
+@pytest.mark.parametrize("draw", range(8))
+def test_parts_reach_what_one_epoch_reaches(draw):
     """The tolerance: 1 % of the variance. Moments of the first parts are those of few rows."""
-    X = Z[np.arange(3000) % 300] * SCALES
-    y = Y[np.arange(3000) % 300]
+    rng, rows = np.random.default_rng(draw), np.arange(3000) % 300
+    table = rng.normal(3.0, 1.0, (300, 6))
+    X, y = (table * SCALES)[rows], 1e5 * (table @ COEF + 0.2 * rng.normal(size=300))[rows]
     parts = OnnxSGDRegressor(random_state=0)
     for start in range(0, 3000, 250):
         parts.partial_fit(X[start : start + 250], y[start : start + 250])
@@ -665,6 +668,34 @@ def test_parts_reach_what_one_epoch_reaches():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         whole.fit(X, y)
     assert parts.score(X, y) > whole.score(X, y) - 0.01
+
+
+@pytest.mark.parametrize("n_rows", [10, 100])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_stream_reaches_the_minimum_of_a_penalty_on_narrow_columns(is_kept, n_rows):
+    """Columns of 1e-4 to 1e4: gradients of the loss keep their direction at the minimum of the objective."""
+    draw = np.random.default_rng(1)
+    X = draw.normal(size=(2000, 20)) * 10.0 ** draw.uniform(-4, 4, 20)
+    y = (X / X.std(axis=0)) @ draw.normal(size=20) * 1e5 + 1e5 * draw.normal(size=2000)
+    # the objective with alpha=1e-4
+    fitted = Ridge(alpha=1e-4 * len(X)).fit(X, y)
+    model = OnnxSGDRegressor(fitted, random_state=0) if is_kept else OnnxSGDRegressor(random_state=0)
+    for start in range(0, len(X), n_rows):
+        model.partial_fit(X[start : start + n_rows], y[start : start + n_rows])
+    assert model.score(X, y) > fitted.score(X, y) - (0.01 if is_kept else 0.03)
+
+
+def test_a_stream_of_nearly_constant_columns():
+    """Their penalty in units of the deviation is beyond float32; the squares of its gradient would be too."""
+    draw = np.random.default_rng(2)
+    X = np.c_[draw.normal(size=(400, 2)), 1e-18 * draw.normal(size=400), 1e-30 * draw.normal(size=400)]
+    y = X[:, 0] - X[:, 1] + 0.1 * draw.normal(size=400)
+    start = Ridge(alpha=0.01).fit(X, y)
+    start.coef_ = np.array([1.0, -1.0, 1e15, 1e25])
+    model = OnnxSGDRegressor(start, random_state=0)
+    for first in range(0, 400, 40):
+        model.partial_fit(X[first : first + 40], y[first : first + 40])
+    assert model.score(X, y) > 0.97
 
 
 def test_a_stream_of_single_rows():

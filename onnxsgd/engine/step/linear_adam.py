@@ -10,9 +10,10 @@ mean of squares over a block is a product with a constant matrix, which also spr
 
 where g is the weight of a sample, A the matrix of means, r the factor of the first moment. The pull p has a
 number for each column. Where the rate is steered, the same product takes the means of M G and of M^2, and s
-is divided by the factor that follows. The graph also gathers the rows of the batches, from a table of all
-data where that is small. As in :mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a column of
-targets, and a margin rows with signs.
+is divided by the factor that follows; with penalties in the angle, of (M + p [W | b]) in place of M. The
+graph also gathers the rows of the batches, from a table of all data where that is small. As in
+:mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a column of targets, and a margin rows with
+signs.
 
 A preconditioner P takes the penalty into the gradient, p = l2, and has the moments of a direction::
 
@@ -47,7 +48,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, steered
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, bound_of_pull, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -94,6 +95,8 @@ class LinearBlocks:
         Whether coefficients and intercepts of all outputs have one rate.
     is_preconditioned : bool
         Whether the gradient has a preconditioner; the rate is not steered then.
+    with_penalties : bool
+        Whether penalties count in the angle that steers the rate.
     """
 
     layer: LinearLayer
@@ -104,6 +107,7 @@ class LinearBlocks:
     has_table: bool
     has_one_rate: bool
     is_preconditioned: bool = False
+    with_penalties: bool = False
 
     @property
     def states(self) -> dict[str, str]:
@@ -236,18 +240,21 @@ def _body(
             step = op.Div(new_first, op.Mul(op.Sqrt(new_blocks[0]), inverse_rate))
         else:
             new_first = _decayed_sum(blocks, op, first, gradient)
-            new_second, *new_factors = new_blocks = _moved_blocks(blocks, op, gradient, first, of_blocks)
+            pulled = op.Mul(weights, pull) if pulls else None
+            new_second, *new_factors = new_blocks = _moved_blocks(
+                blocks, op, gradient, first, of_blocks, pulled
+            )
             size_of_gradient = op.Sqrt(new_second)
             for factor in new_factors:
                 size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-            pulled = op.Add(new_first, op.Mul(weights, pull)) if pulls else new_first
+            along = new_first if pulled is None else op.Add(new_first, pulled)
             if pulls and blocks.has_one_rate:
                 # of one number: a product takes less time than two operators
                 divisor = op.Gemm(inverse_rate, size_of_gradient, pull)
             else:
                 divisor = op.Mul(size_of_gradient, inverse_rate)
                 divisor = op.Add(divisor, pull) if pulls else divisor
-            step = op.Div(pulled, divisor)
+            step = op.Div(along, divisor)
         # a difference: steps below the last digit of a weight leave it as it is
         new = op.Sub(weights, step)
         updated = [new, new_first, *new_blocks]
@@ -263,14 +270,25 @@ def _body(
 
 
 def _moved_blocks(
-    blocks: LinearBlocks, op: Builder, gradient: ir.Value, first: ir.Value, of_blocks: Sequence[ir.Value]
+    blocks: LinearBlocks,
+    op: Builder,
+    gradient: ir.Value,
+    first: ir.Value,
+    of_blocks: Sequence[ir.Value],
+    pulled: ir.Value | None,
 ) -> list[ir.Value]:
-    """Return the new second moment, and the new logarithm of the factor if the rate is steered."""
+    """Return the new second moment, and the new logarithm of the factor if the rate is steered.
+
+    `pulled` is the part of the penalty in the first moment, if there is one.
+    """
     second, *factors = of_blocks
     square = _squares(blocks, op, gradient)
     if not factors:
         return [_decayed_means(blocks, op, second, square)]
     means = _means(blocks, op, first)
+    if pulled is not None and blocks.with_penalties:
+        most = bound_of_pull(first)
+        first = op.Add(first, op.Clip(pulled, -most, most))
     product = op.Mul(first, gradient)
     if blocks.n_rows < blocks.layer.n_outputs:
         product = op.ReduceSum(product, [0], keepdims=1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ class _BlockAdam:
         The weight and its first moment, or other tables in their place during updates.
     decays : bool
         Whether the l2 penalty applies.
+    steers : bool
+        Whether it counts in the angle that steers the rate.
     centre : ndarray of shape [n_columns] or None
         The numbers that are subtracted from each row; None: zeros.
     """
@@ -65,9 +68,12 @@ class _BlockAdam:
         weight: np.ndarray,
         moment: np.ndarray,
         decays: bool,
+        steers: bool,
         centre: np.ndarray | None,
     ) -> None:
         self._weight, self._moment, self._decays, self._centre = weight, moment, decays, centre
+        #: Whether the penalty counts in the angle.
+        self._pulls = decays and steers and LOG_FACTOR in shapes
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -78,6 +84,8 @@ class _BlockAdam:
         self._has_one_block = blocks[1] == 1
         self._others: Any = np.zeros(0, np.intp)
         self._few_others: list[tuple[int, float]] = []
+        #: All columns with a penalty of their own, and the latter.
+        self._apart, self._penalties_apart = self._others, np.zeros((0, 1))
         self._penalty = 1.0
 
     @property
@@ -96,6 +104,7 @@ class _BlockAdam:
         self._penalty = float(sample[len(sample) // 2])
         self._others = np.flatnonzero(factors[:, 0] != factors.dtype.type(self._penalty))
         self._other_penalties = factors[self._others]
+        self._apart, self._penalties_apart = self._others, self._other_penalties.astype(np.float64)
         if self._weight.shape[1] == 1 and len(self._others) <= _FEW_OTHERS:
             penalties = self._other_penalties[:, 0]
             self._few_others = list(zip(self._others.tolist(), penalties.tolist(), strict=True))
@@ -131,20 +140,62 @@ class _BlockAdam:
         if LOG_FACTOR in self._states:
             self._moment_square = self._inner(self._moment, self._moment)
 
-    def _rate(self, number: int, square: Any, product: Callable[[], Any]) -> Any:
-        """Return the rate of an update, given the square of the gradient and its product with the moment."""
+    def _rate(
+        self, number: int, square: Any, product: Any, of_weight: Callable[[], tuple[Any, Any, Any]]
+    ) -> Any:
+        """Return the rate of an update.
+
+        Parameters
+        ----------
+        number : int
+            The number of the update in the run.
+        square : float or ndarray
+            The sum of squares of the gradient G.
+        product : float or ndarray
+            The sum of the products of G and the moment M, if the rate is steered.
+        of_weight : callable
+            Returns the sums of the products of the penalised weight and G, M, and itself.
+        """
         self._second = self._beta_2 * self._second + square * self._share
         rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
-        return rate * np.exp(self._steer(product(), square)) if self._steering else rate
+        return rate * np.exp(self._steer(number, square, product, of_weight)) if self._steering else rate
 
-    def _steer(self, product: Any, square: Any) -> Any:
+    def _steer(
+        self, number: int, square: Any, product: Any, of_weight: Callable[[], tuple[Any, Any, Any]]
+    ) -> Any:
         """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
-        cosine = product / (self._moment_square**0.5 * square**0.5 + TINY)
+        along, moment_square = product, self._moment_square
+        if self._pulls:
+            with_gradient, with_moment, with_itself = of_weight()
+            pull = self._decay_rates[number] / self._shares[number]
+            along = along + pull * with_gradient
+            moment_square = _positive(moment_square + pull * (2.0 * with_moment + pull * with_itself))
+        cosine = along / (moment_square**0.5 * square**0.5 + TINY)
         moved = self._factor + (cosine - REST) * self._steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = _positive(moment_square)
         return self._factor
+
+    def _with_penalties(
+        self, with_gradient: Any, with_moment: Any, with_itself: Any, *others: np.ndarray
+    ) -> tuple[Any, Any, Any]:
+        """Return sums of products with the penalised weight, given those with the weight in common columns.
+
+        `others`: the weight, the gradient and the moment in the other columns, if there are any.
+        """
+        common = self._penalty
+        sums = common * with_gradient, common * with_moment, common**2 * with_itself
+        if not others:
+            return sums
+        weight, gradient, moment = others
+        pulled = self._penalties_apart * weight
+        further = self._total(pulled * gradient), self._total(pulled * moment), self._total(pulled * pulled)
+        return sums[0] + further[0], sums[1] + further[1], sums[2] + further[2]
+
+    def _total(self, table: np.ndarray) -> Any:
+        """Return the sum of the rows of a few columns: one number, or one for each output with a block."""
+        return float(table.sum()) if self._has_one_block else table.sum(axis=0)[None]
 
     def _quotients(self, decay: Any, divisor: Any) -> np.ndarray:
         """Return the factors of the penalty of the columns that have their own, over the common one."""
@@ -181,6 +232,8 @@ class SparseBlockAdam(_BlockAdam):
         Rows of a batch.
     decays : bool
         Whether the l2 penalty applies.
+    steers : bool
+        Whether it counts in the angle that steers the rate.
     centre : ndarray of shape [n_columns] or None
         The numbers that are subtracted from each row, whose products the rows have; None: zeros.
     """
@@ -192,6 +245,7 @@ class SparseBlockAdam(_BlockAdam):
         n_rows: int,
         *,
         decays: bool,
+        steers: bool = False,
         centre: np.ndarray | None = None,
     ) -> None:
         n_columns, n_outputs = shapes[WEIGHT]
@@ -202,7 +256,7 @@ class SparseBlockAdam(_BlockAdam):
             [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
         )
         weight, moment = _halves(self._tables)
-        super().__init__(shapes, weight, moment, decays, centre)
+        super().__init__(shapes, weight, moment, decays, steers, centre)
         if centre is not None:
             self._square_of_centre = _dot(centre[:, None], centre[:, None])
         self._product_of_weight, self._product = _halves(self._products)
@@ -221,6 +275,11 @@ class SparseBlockAdam(_BlockAdam):
             self._mean_of_weight = _along(self._centre, self._weight)
             self._mean_of_moment = _along(self._centre, self._moment)
         super()._restart()
+        if self._pulls:
+            # the products of the weight in common columns with the moment and with itself
+            weight, moment = self._in_columns(self._apart)
+            self._with_moment = self._inner(self._weight, self._moment) - self._total(weight * moment)
+            self._with_itself = self._inner(self._weight, self._weight) - self._total(weight * weight)
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
@@ -239,6 +298,7 @@ class SparseBlockAdam(_BlockAdam):
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the product of a batch."""
         power = self._power * self._beta_1
+        others = self._in_columns(self._apart) if self._pulls and len(self._apart) else []
         # to N the gradient, and to U as much as leaves w unchanged
         np.multiply(gradient, 1.0 / power, out=self._step)
         np.multiply(self._step, self._reach, out=self._step_of_weight)
@@ -256,14 +316,68 @@ class SparseBlockAdam(_BlockAdam):
             self._mean_of_weight = self._mean_of_weight + moved * self._reach
             self._change += rows.offsets[:, None] * self._of_moment - self._mean_of_moment
         square = _positive(self._inner(gradient, self._change) * power)
-        rate = self._rate(number, square, lambda: self._inner(gradient, self._product) * self._power)
-        self._power = power
+        old_power, self._power = self._power, power
+        product = self._inner(gradient, self._product) if self._steering else 0.0
+        rate = self._rate(
+            number, square, product * old_power, partial(self._sums_of_weight, gradient, product, others)
+        )
+        if self._pulls:
+            self._move_sums(number, rate, others)
         self._reach = self._reach + rate * (self._shares[number] * power) / self._scale
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
         if self._n_done == _MOST_UPDATES or _least(self._scale) < _LEAST_SCALE:
             self._fold()
+
+    def _in_columns(self, columns: np.ndarray) -> list[np.ndarray]:
+        """Return the weight and the moment in a few columns, as float64."""
+        first, second = (
+            table.take(columns, axis=0).astype(np.float64) for table in (self._weight, self._moment)
+        )
+        if self._centre is not None:
+            centre = self._centre.take(columns)[:, None]
+            first, second = first + centre * self._of_weight, second + centre * self._of_moment
+        return [self._scale * (first - self._reach * second), self._power * second]
+
+    def _sums_of_weight(
+        self, gradient: np.ndarray, product: Any, others: list[np.ndarray]
+    ) -> tuple[Any, Any, Any]:
+        """Return the sums of the products of the penalised weight and the gradient, the moment, and itself.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape [n_rows, n_outputs]
+            The gradient of the products of the batch.
+        product : float or ndarray
+            The sum of its products with those of N.
+        others : list of ndarray
+            The weight and the moment in columns that have their own penalty, if there are any: completed by
+            the gradient there.
+        """
+        self._with_gradient = self._scale * (
+            self._inner(gradient, self._product_of_weight) - self._reach * product
+        )
+        if others:
+            weight, moment = others
+            _, moved = self._in_columns(self._apart)
+            of_gradient = moved - self._beta_1 * moment
+            self._with_gradient = self._with_gradient - self._total(weight * of_gradient)
+            others[:] = weight, of_gradient, moment
+        return self._with_penalties(self._with_gradient, self._with_moment, self._with_itself, *others)
+
+    def _move_sums(self, number: int, rate: Any, others: list[np.ndarray]) -> None:
+        """Update the sums of products of the weight in common columns, after those of the moment."""
+        step, square = rate * self._shares[number], self._moment_square
+        if others:
+            _, gradient, moment = others
+            square = square - self._total((self._beta_1 * moment + gradient) ** 2)
+        divisor = 1.0 + rate * self._decay_rates[number] * self._penalty
+        with_moment = self._beta_1 * self._with_moment + self._with_gradient
+        self._with_itself = (
+            _positive(self._with_itself + step * (step * square - 2.0 * with_moment)) / divisor**2
+        )
+        self._with_moment = (with_moment - step * square) / divisor
 
     def end(self) -> None:
         """Let the tensors have their present values."""
@@ -329,7 +443,7 @@ class WholeBlockAdam(_BlockAdam):
 
     Parameters
     ----------
-    shapes, dtype, decays, centre : mapping, dtype, bool, ndarray or None
+    shapes, dtype, decays, steers, centre : mapping, dtype, bool, bool, ndarray or None
         As those of :class:`SparseBlockAdam`.
     """
 
@@ -339,10 +453,11 @@ class WholeBlockAdam(_BlockAdam):
         dtype: np.dtype,
         *,
         decays: bool,
+        steers: bool = False,
         centre: np.ndarray | None = None,
     ) -> None:
         self._gradient = np.zeros(shapes[WEIGHT], dtype)
-        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays, centre)
+        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays, steers, centre)
 
     def _restart(self) -> None:
         """Let the table hold the weight itself."""
@@ -365,7 +480,8 @@ class WholeBlockAdam(_BlockAdam):
         if self._centre is not None:
             _add_multiple(table, self._centre, _like(table, -_sums(gradient)))
         square = self._inner(table, table)
-        rate = self._rate(number, square, lambda: self._inner(moment, table))
+        product = self._inner(moment, table) if self._steering else 0.0
+        rate = self._rate(number, square, product, self._sums_of_weight)
         moment *= self._beta_1
         moment += table
         np.multiply(moment, _like(moment, rate * self._shares[number] / self._scale), out=table)
@@ -388,6 +504,24 @@ class WholeBlockAdam(_BlockAdam):
             self._weight[self._others] /= self._quotients(decay, divisor)
         if _least(self._scale) < _LEAST_SCALE:
             self._fold()
+
+    def _sums_of_weight(self) -> tuple[Any, Any, Any]:
+        """Return the sums of the products of the penalised weight and gradient, moment, and itself."""
+        tables = self._weight, self._gradient, self._moment
+        with_itself, with_gradient, with_moment = (
+            self._scale * self._inner(self._weight, table) for table in tables
+        )
+        with_itself = self._scale * with_itself
+        if not len(self._apart):
+            return self._with_penalties(with_gradient, with_moment, with_itself)
+        weight, gradient, moment = (table.take(self._apart, axis=0).astype(np.float64) for table in tables)
+        weight *= self._scale
+        return self._with_penalties(
+            with_gradient - self._total(weight * gradient),
+            with_moment - self._total(weight * moment),
+            with_itself - self._total(weight * weight),
+            weight, gradient, moment,
+        )  # fmt: skip
 
     def _fold(self) -> None:
         """Compute the weight itself."""

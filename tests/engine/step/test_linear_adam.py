@@ -106,13 +106,15 @@ def test_classification(runs, name, penalty):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
-def test_steered_rates(runs, n_outputs):
+@pytest.mark.parametrize("with_penalties", [False, True])
+def test_steered_rates(runs, n_outputs, with_penalties):
     """The factor of each block follows the angle between its gradient and its moment."""
     y = np.c_[Y, -Y, Y**2][:, :n_outputs]
-    settings = SETTINGS | {"optimizer": BlockAdam(steering=0.1)}
+    options = {"steering": 0.1, "with_penalties": with_penalties}
+    settings = SETTINGS | {"optimizer": BlockAdam(**options)}
     model = OnnxSGDRegressor(shuffle=False, **settings).fit(X, y)
     assert sum(runs) == EPOCHS * 19
-    agree(model, trained(y, CASES["squared_error"][2], steering=0.1))
+    agree(model, trained(y, CASES["squared_error"][2], **options))
 
 
 @pytest.mark.filterwarnings("ignore:Maximum number of iteration")
