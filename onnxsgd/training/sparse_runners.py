@@ -213,15 +213,13 @@ def _row_update(
     shapes |= {kind: spec.state_shape(layer.weight, kind, weight.shape) for kind in spec.states(layer.weight)}
     turned = {kind: shape[::-1] if layer.is_transposed else shape for kind, shape in shapes.items()}
     if _has_factors(spec, layer):
-        how = {
-            "decays": spec.l2 and layer.weight in spec.penalised,
-            "steers": isinstance(spec.optimizer, BlockAdam) and spec.optimizer.with_penalties,
-            "centre": centre,
-        }
+        decays = spec.l2 and layer.weight in spec.penalised
+        steers = isinstance(spec.optimizer, BlockAdam) and spec.optimizer.with_penalties
         is_far = centre is not None and float(np.abs(centre).max()) > _FAR_CENTRE
         if is_far or turned[WEIGHT][0] <= _FEW_COLUMNS * n_entries:
-            return WholeBlockAdam(turned, weight.dtype, **how)
-        return SparseBlockAdam(turned, weight.dtype, spec.batch_size, **how)
+            return WholeBlockAdam(turned, weight.dtype, decays=decays, steers=steers, centre=centre)
+        size = spec.batch_size
+        return SparseBlockAdam(turned, weight.dtype, size, decays=decays, steers=steers, centre=centre)
 
     def build() -> tuple[Any, RowUpdateGraph]:
         graph = build_row_update(spec, layer.weight, turned, weight.dtype, opsets)

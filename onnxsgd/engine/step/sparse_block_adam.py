@@ -23,6 +23,9 @@ from onnxsgd.optimizers import DECAY, LEAST_FACTOR, LOG_FACTOR, MOST_FACTOR, RAT
 
 __all__ = ["SparseBlockAdam", "WholeBlockAdam"]
 
+#: A sum over the elements of a block: one number, or one for each output.
+_Sum = float | np.ndarray
+
 _FIRST, _SECOND = BlockAdam().slots
 #: Updates after which the tensors themselves are computed. N grows by 1 / beta_1 with each, by 850 in all: in
 #: float32 a thousandth of an update is lost.
@@ -141,7 +144,7 @@ class _BlockAdam:
             self._moment_square = self._inner(self._moment, self._moment)
 
     def _rate(
-        self, number: int, square: Any, product: Any, of_weight: Callable[[], tuple[Any, Any, Any]]
+        self, number: int, square: _Sum, product: _Sum, of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]]
     ) -> Any:
         """Return the rate of an update.
 
@@ -161,7 +164,7 @@ class _BlockAdam:
         return rate * np.exp(self._steer(number, square, product, of_weight)) if self._steering else rate
 
     def _steer(
-        self, number: int, square: Any, product: Any, of_weight: Callable[[], tuple[Any, Any, Any]]
+        self, number: int, square: _Sum, product: _Sum, of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]]
     ) -> Any:
         """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
         along, moment_square = product, self._moment_square
@@ -178,8 +181,8 @@ class _BlockAdam:
         return self._factor
 
     def _with_penalties(
-        self, with_gradient: Any, with_moment: Any, with_itself: Any, *others: np.ndarray
-    ) -> tuple[Any, Any, Any]:
+        self, with_gradient: _Sum, with_moment: _Sum, with_itself: _Sum, *others: np.ndarray
+    ) -> tuple[_Sum, _Sum, _Sum]:
         """Return sums of products with the penalised weight, given those with the weight in common columns.
 
         `others`: the weight, the gradient and the moment in the other columns, if there are any.
@@ -193,7 +196,7 @@ class _BlockAdam:
         further = self._total(pulled * gradient), self._total(pulled * moment), self._total(pulled * pulled)
         return sums[0] + further[0], sums[1] + further[1], sums[2] + further[2]
 
-    def _total(self, table: np.ndarray) -> Any:
+    def _total(self, table: np.ndarray) -> _Sum:
         """Return the sum of the rows of a few columns: one number, or one for each output with a block."""
         return float(table.sum()) if self._has_one_block else table.sum(axis=0)[None]
 
@@ -341,8 +344,8 @@ class SparseBlockAdam(_BlockAdam):
         return [self._scale * (first - self._reach * second), self._power * second]
 
     def _sums_of_weight(
-        self, gradient: np.ndarray, product: Any, others: list[np.ndarray]
-    ) -> tuple[Any, Any, Any]:
+        self, gradient: np.ndarray, product: _Sum, others: list[np.ndarray]
+    ) -> tuple[_Sum, _Sum, _Sum]:
         """Return the sums of the products of the penalised weight and the gradient, the moment, and itself.
 
         Parameters
@@ -366,7 +369,7 @@ class SparseBlockAdam(_BlockAdam):
             others[:] = weight, of_gradient, moment
         return self._with_penalties(self._with_gradient, self._with_moment, self._with_itself, *others)
 
-    def _move_sums(self, number: int, rate: Any, others: list[np.ndarray]) -> None:
+    def _move_sums(self, number: int, rate: _Sum, others: list[np.ndarray]) -> None:
         """Update the sums of products of the weight in common columns, after those of the moment."""
         step, square = rate * self._shares[number], self._moment_square
         if others:
@@ -505,7 +508,7 @@ class WholeBlockAdam(_BlockAdam):
         if _least(self._scale) < _LEAST_SCALE:
             self._fold()
 
-    def _sums_of_weight(self) -> tuple[Any, Any, Any]:
+    def _sums_of_weight(self) -> tuple[_Sum, _Sum, _Sum]:
         """Return the sums of the products of the penalised weight and gradient, moment, and itself."""
         tables = self._weight, self._gradient, self._moment
         with_itself, with_gradient, with_moment = (
