@@ -52,7 +52,7 @@ from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
-from onnxsgd.training.jumps import is_noise, may_be_noise, renew
+from onnxsgd.training.jumps import is_left_out, may_be_left_out, renew
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.rate_multipliers import read_multipliers, refuse_freezing
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
@@ -598,7 +598,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if plan.recipe.is_auto:
             if stopping.in_parts and not stopping.in_epoch:
                 renew(state, program, batches)
-                before = state.copy() if may_be_noise(program, len(target)) else None
+                before = state.copy() if may_be_left_out(program, len(target)) else None
             state.count_rows(samples.weight)
             weight_unit = (
                 state.mean_weight if stopping.in_parts else float(samples.weight.mean(dtype=np.float64))
@@ -634,7 +634,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             # not after an error, which may come at any moment
             if runners.give_back is not None:
                 runners.give_back()
-        if before is not None and is_noise(before, state, program, all_columns):
+        if before is not None and is_left_out(before, state, program, all_columns):
             vars(state).update(vars(before))
         elif used is not None:
             state.tensors = used.widen(state.tensors)

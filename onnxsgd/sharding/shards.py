@@ -207,6 +207,10 @@ class ShardedProgram:
         parts = self.shards.of_each(loss_of, dict(weights))
         return sum(loss for loss, _ in parts) / sum(weight for _, weight in parts)
 
+    def mean_loss_without_knowledge(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss, without knowledge of the features, of rows that the client has."""
+        return self.program.mean_loss_without_knowledge(batches, weights)
+
     def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
         """Return the noise that the model could fit, where the client has all rows."""
         return self.program.noise(batches, some)

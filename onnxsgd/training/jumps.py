@@ -1,4 +1,4 @@
-"""Jumps of the loss in a stream: the data have changed, or one part of them is noise."""
+"""Jumps of the loss in a stream: the data have changed, or one part of them is noise, or in other units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches
     from onnxsgd.training.program import Program
 
-__all__ = ["is_noise", "may_be_noise", "renew"]
+__all__ = ["is_left_out", "may_be_left_out", "renew"]
 
 #: The fewest rows of a part whose target may be noise.
 _SOME_ROWS = 8
@@ -31,8 +31,8 @@ _DOUBTED_SINCE, _DOUBTED = 16, 1.5
 _MISLED_ROWS, _MISLED, _MISLED_SHARE = 16, 1.2, 0.4
 
 
-def may_be_noise(program: Program, n_rows: int) -> bool:
-    """Tell whether a jump of the loss in a part of so many rows can tell that its targets are noise."""
+def may_be_left_out(program: Program, n_rows: int) -> bool:
+    """Tell whether a part of so many rows is left out if its loss jumps."""
     return program.has_ratios and n_rows >= _SOME_ROWS
 
 
@@ -90,11 +90,12 @@ def _classes_have_changed(state: FitState, program: Program, batches: Batches) -
     return bool(2 * n_misled > max(2, raw.shape[1]))
 
 
-def is_noise(before: FitState, state: FitState, program: Program, batches: Batches) -> bool:
-    """Tell whether the loss jumped in this part because its targets are noise.
+def is_left_out(before: FitState, state: FitState, program: Program, batches: Batches) -> bool:
+    """Tell whether a part, in which the loss jumped, is left out.
 
-    The weights before it then predict the part no worse than a constant. If its targets grew instead, the
-    next part tells, before it is learned.
+    Cases: a loss above all so far, which rows in other units have, once; and targets that are noise, which
+    the weights before predict no worse than a constant. If the data have changed instead, the next part
+    tells, before it is learned.
 
     Parameters
     ----------
@@ -105,6 +106,9 @@ def is_noise(before: FitState, state: FitState, program: Program, batches: Batch
     batches : Batches
         This part.
     """
+    curve = state.loss_curve
     if not state.has_jumped:
         return False
+    if curve[-1] > max(curve[:-1]):
+        return True
     return program.mean_loss(batches, before.weights()) <= _NO_WORSE * program.mean_loss_of_constant(batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from onnxsgd.training.epochs import Epochs, Runners, penalty_value
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
-from onnxsgd.training.rules import DescentRule, PlateauRule, Rule
+from onnxsgd.training.rules import DescentRule, PlateauRule, Rule, StreamRule
 from onnxsgd.training.start import (
     ENOUGH_ROWS,
     LEAST_SHARE,
@@ -63,6 +64,9 @@ class Model(Protocol):
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""
+
+    def mean_loss_without_knowledge(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss of the mean of the target, or of raw predictions of zero."""
 
     def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
         """Return the noise that the model could fit, if it is a linear one; `some` has rows of `batches`."""
@@ -228,7 +232,18 @@ def _make_rule(
         return PlateauRule(stopping, schedule, state, n_together=n_together, gain=gain)
     if stopping.in_parts:
         _begin_part(runners, batches, plan, state, model)
-        return PlateauRule(stopping, schedule, state)
+        if stopping.in_epoch:
+            return PlateauRule(stopping, schedule, state)
+        return StreamRule(
+            stopping,
+            schedule,
+            state,
+            load=runners.buffers.load,
+            loss=lambda some_state: model.mean_loss(batches, some_state.weights()),
+            penalty=partial(penalty_value, plan),
+            unit=partial(_loss_without_knowledge, model, batches, plan, state),
+            give_up=kept.forget,
+        )
     # scores, and an exact number of epochs, have ends of their own
     may_end = stopping.tol is not None and not (score and stopping.on_score)
     if batches.n_updates > _MANY_UPDATES and not batches.is_sparse:
@@ -351,6 +366,13 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     state.start_steering(min(1.0, min(share, columns) / unit))
     decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
     runners.buffers.load(state.tensors)
+
+
+def _loss_without_knowledge(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> float:
+    """Return the mean loss without knowledge of the features; infinite: losses cannot be compared with it."""
+    if not plan.loss_has_scale or plan.loss_unit is not None:
+        return math.inf
+    return model.mean_loss_without_knowledge(batches.some(), state.weights())
 
 
 def _objective(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> Objective:

@@ -358,6 +358,16 @@ class Program:
         constant = np.broadcast_to(mean, target.shape).astype(target.dtype)
         return mean_loss(self.plan.loss, target, constant, weight, self.parts.split.tail)
 
+    def mean_loss_without_knowledge(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
+        """Return the mean loss of the mean of the target, or of raw predictions of zero.
+
+        The weights are some with which raw predictions can be computed: their shape counts.
+        """
+        if self.has_ratios:
+            return self.mean_loss_of_constant(batches)
+        raw = np.zeros_like(self.raw_predictions(dict(batches.features), weights))
+        return self._mean_loss(as_array(batches.target), raw, batches.sample_weight)
+
     def batches(
         self,
         features: Features,

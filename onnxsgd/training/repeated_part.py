@@ -25,9 +25,16 @@ from onnxsgd.runtime.events import are_detailed
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.coordinates import BuffersInPlace
 from onnxsgd.training.epochs import Numbers, numbers_of_epochs, penalty_value
-from onnxsgd.training.jumps import is_noise, may_be_noise, renew
+from onnxsgd.training.jumps import renew
 from onnxsgd.training.start import is_due
-from onnxsgd.training.state import TARGET, FitState, mean_factor, mean_weight, output_unit
+from onnxsgd.training.state import (
+    TARGET,
+    FitState,
+    is_far_above,
+    mean_factor,
+    mean_weight,
+    output_unit,
+)
 
 if TYPE_CHECKING:
     from onnxsgd.data.features import Features
@@ -139,9 +146,7 @@ class RepeatedPart:
             return False
         made = program.tail_features(features)
         typed = program.typed_target(target, made)
-        raw = batches = Batches(
-            made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows
-        )
+        batches = Batches(made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows)
         after = state.copy()
         if recipe.is_auto:
             renew(after, program, batches)
@@ -182,14 +187,17 @@ class RepeatedPart:
             put_back(state.random_state, place)
             return False
         after.tensors = tensors
-        numbers.move(after, len(losses))
         penalty = penalty_value(plan, after)
+        if recipe.is_auto and is_far_above(mean_loss, state.loss_curve, penalty):
+            # the general way tells whether training diverged, and whether the part is left out
+            put_back(state.random_state, place)
+            return False
+        numbers.move(after, len(losses))
         # the property of a state looks at all tensors
         names = plan.learner.weights if recipe.is_auto else ()
         factor = mean_factor([tensors[name, LOG_FACTOR] for name in names])
         after.record_part(mean_loss + penalty, factor * float(numbers.used[-1]))
-        if not (recipe.is_auto and may_be_noise(program, n_samples) and is_noise(state, after, program, raw)):
-            vars(state).update(vars(after))
+        vars(state).update(vars(after))
         return True
 
     def _mean(self, weight: np.ndarray) -> float:

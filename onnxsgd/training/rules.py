@@ -23,10 +23,10 @@ from onnxsgd.training.gain import Gain, GainProgress
 from onnxsgd.training.kept_state import cut_histories, lengths_of_histories
 from onnxsgd.training.progress_forms import check_tensors, require
 from onnxsgd.training.start import LEAST_SHARE, Start
-from onnxsgd.training.state import FitState
+from onnxsgd.training.state import FitState, is_far_above
 from onnxsgd.training.stopping import Plateau, Stopping
 
-__all__ = ["REMEDY", "DescentRule", "PlateauRule", "Rule"]
+__all__ = ["REMEDY", "DescentRule", "PlateauRule", "Rule", "StreamRule"]
 
 #: The end of warnings of fits that find the rate.
 REMEDY = "Unless these are the best, raise max_iter or n_iter_no_change, lower tol, or name a learning_rate."
@@ -59,6 +59,11 @@ _FEW_SPARSE_ROWS = 4096
 _RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
 _DIVERGED = 40.0
+#: A part of a stream diverged where its objective grew by more than this share of the loss before it, and
+#: this one of the loss without knowledge.
+_GROWTH_OF_PART = 0.5, 0.1
+#: The divisor of the rate then, and the number of divisions before the part is left out.
+_CUT_OF_PART, _MOST_CUTS_OF_PART = 10.0, 4
 #: The copies of weights in the progress of a :class:`DescentRule`.
 _COPIES = ("_first", "_copy", "_best")
 
@@ -250,8 +255,9 @@ class PlateauRule:
         return None if last is None else max(0, last - self._state.t)
 
     @property
-    def limit(self) -> None:
+    def limit(self) -> float | None:
         """None: divergence is an error."""
+        return None
 
     @property
     def n_epochs(self) -> int:
@@ -337,6 +343,104 @@ class PlateauRule:
             is_reported = True
         if self._gain is not None and not is_reported:
             self._gain.report()
+
+
+class StreamRule(PlateauRule):
+    """A part of a stream that finds its rate: where training diverges, it is made anew at smaller rates.
+
+    Parameters
+    ----------
+    stopping, schedule, state : Stopping, Schedule, FitState
+        As those of :class:`PlateauRule`.
+    load : callable
+        Copies weights and states into the buffers of the training step.
+    loss : callable
+        Returns the mean loss of the part with the weights of a state.
+    penalty : callable
+        Returns the penalty of the weights of a state.
+    unit : callable
+        Returns the loss that is large; infinite: losses have no scale.
+    give_up : callable
+        Lets an error leave the estimator as it was before the call.
+    """
+
+    def __init__(
+        self,
+        stopping: Stopping,
+        schedule: Schedule,
+        state: FitState,
+        load: Callable[[Tensors], None],
+        loss: Callable[[FitState], float],
+        penalty: Callable[[FitState], float],
+        unit: Callable[[], float],
+        give_up: Callable[[], None],
+    ) -> None:
+        super().__init__(stopping, schedule, state)
+        self._load, self._loss, self._unit, self._give_up = load, loss, unit, give_up
+        self._penalty = penalty
+        self._n_cuts = 0
+
+    @property
+    def limit(self) -> float:
+        """Infinity: divergence is undone, and a loss that is large may be that of other data."""
+        return math.inf
+
+    def begin(self) -> None:
+        """Keep the state."""
+        self._before, self._lengths = self._state.copy(), lengths_of_histories(self._state)
+
+    def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
+        """Handle the end of the part; return whether training stops.
+
+        Raises
+        ------
+        ConvergenceError
+            If the loss is not finite before any update.
+        """
+        state, self.n_taken_back = self._state, 0
+        if not self._has_diverged():
+            if self._n_cuts:
+                # later parts begin at the smaller rate
+                state.cut_steering(_CUT_OF_PART**self._n_cuts)
+            return super().after_epochs(losses, score)
+        eta, generator = state.eta, state.random_state
+        vars(state).update(vars(self._before.copy()), random_state=generator)
+        cut_histories(state, self._lengths)
+        loss = self._loss(state)
+        if not math.isfinite(loss):
+            self._give_up()
+            raise ConvergenceError(
+                f"The loss of this call is {loss} before any update: predictions, or the target, are too "
+                "large for their type. The estimator is as it was before the call. Scale the data, or give "
+                "dtype='float64'."
+            )
+        if self._n_cuts == _MOST_CUTS_OF_PART:
+            state.record(np.array([loss]), np.zeros(1))
+            _warn(
+                f"Training diverged in this call, also with a learning rate of {eta * state.factor:.3g}: it "
+                "changes no weight.",
+                "Look for extreme values in X and y, scale the data, or name a learning_rate.",
+            )
+            return True
+        self._n_cuts += 1
+        state.eta = eta / _CUT_OF_PART
+        self._load(state.tensors)
+        self.n_taken_back = 1
+        decided("rate", "training diverged: the call is made anew with %.4g", state.eta * state.factor)
+        return False
+
+    def _has_diverged(self) -> bool:
+        """Tell whether the loss is not finite, or unusually large, and the objective has grown."""
+        curve = self._state.loss_curve
+        if not math.isfinite(curve[-1]):
+            return True
+        penalty = self._penalty(self._state)
+        if not is_far_above(curve[-1] - penalty, curve[: self._lengths[0]], penalty):
+            return False
+        growth, of_unit = _GROWTH_OF_PART
+        before = self._loss(self._before)
+        allowed = growth * before + of_unit * self._unit()
+        return not self._loss(self._state) + penalty <= before + self._penalty(self._before) + allowed
 
 
 @record

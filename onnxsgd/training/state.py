@@ -14,12 +14,12 @@ from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.mixed_precision import FIRST_SCALE, GOOD_UPDATES, LOSS_SCALE, SCALER
 from onnxsgd.engine.step.update import AVERAGE, L1_DEBT, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
-from onnxsgd.optimizers import LOG_FACTOR, BlockAdam
+from onnxsgd.optimizers import LEAST_FACTOR, LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
-    "TARGET", "FitState", "adapt_state", "fresh_state", "mean_factor", "mean_weight", "missing_starts",
-    "output_unit", "rate_scales", "slows_intercept",
+    "TARGET", "FitState", "adapt_state", "fresh_state", "is_far_above", "mean_factor", "mean_weight",
+    "missing_starts", "output_unit", "rate_scales", "slows_intercept",
 ]  # fmt: skip
 
 #: The key of the target's moments; no tensor has an empty name.
@@ -132,6 +132,13 @@ class FitState:
             factor = np.full((1,) * weight.ndim, math.log(share), weight.dtype)
             self.tensors[name, LOG_FACTOR] = factor
 
+    def cut_steering(self, divisor: float) -> None:
+        """Divide the factors of steered rates, which stay within their bounds."""
+        least = math.log(LEAST_FACTOR)
+        for key, factor in self.tensors.items():
+            if key[1] == LOG_FACTOR:
+                self.tensors[key] = np.maximum(factor - math.log(divisor), least).astype(factor.dtype)
+
     def copy(self) -> FitState:
         """Return this state, which training does not change; records and random numbers remain shared."""
         duplicate = FitState.__new__(FitState)
@@ -200,6 +207,15 @@ class FitState:
         is_averaged = 0 < average_from <= self.t and any(kind == AVERAGE for _, kind in self.tensors)
         kind = AVERAGE if is_averaged else WEIGHT
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
+
+
+def is_far_above(loss: float, loss_curve: Sequence[float], penalty: float) -> bool:
+    """Tell whether a loss is far above those of all the last parts, or there are none.
+
+    `penalty` is that of the present weights, with which all are compared.
+    """
+    earlier = loss_curve[-_MOST_EARLIER:]
+    return not earlier or not loss <= _JUMP * (max(earlier) - penalty)
 
 
 def mean_weight(weight: np.ndarray) -> float:

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine, make_friedman1
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, RidgeCV, SGDClassifier
@@ -683,6 +684,20 @@ def test_a_stream_reaches_the_minimum_of_a_penalty_on_narrow_columns(is_kept, n_
     for start in range(0, len(X), n_rows):
         model.partial_fit(X[start : start + n_rows], y[start : start + n_rows])
     assert model.score(X, y) > fitted.score(X, y) - (0.01 if is_kept else 0.03)
+
+
+@pytest.mark.parametrize("n_rows", [10, 50, 178])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_stream_from_a_model_that_diverges_at_usual_rates(n_rows):
+    """The products of a quadratic discriminant analysis overflow float32 after two updates."""
+    X, y = load_wine(return_X_y=True)
+    start = QuadraticDiscriminantAnalysis(reg_param=1e-3).fit(X, y)
+    model, order = OnnxSGDClassifier(start, random_state=0), np.random.default_rng(0).permutation(len(X))
+    for first in range(0, len(X), n_rows):
+        rows = order[first : first + n_rows]
+        model.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
+    assert model.score(X, y) > 0.7
+    assert max(model.learning_rates_) < 2e-3
 
 
 def test_a_stream_of_nearly_constant_columns():

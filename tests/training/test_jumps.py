@@ -1,10 +1,11 @@
-"""A call of noise is left out of a stream of targets; data that changed are learned anew."""
+"""Calls of noise, or in other units, are left out of a stream; data that changed are learned anew."""
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 from onnxsgd import OnnxSGDRegressor
+from onnxsgd.exceptions import ConvergenceError
 
 COEF = np.array([1.0, -2.0, 0.5, 3.0])
 
@@ -34,6 +35,48 @@ def test_a_call_of_noise_changes_no_weight(n_rows):
     model.partial_fit(X, y)
     assert not np.array_equal(model.coef_, before)
     assert model.score(X, y) > 0.99
+
+
+@pytest.mark.parametrize("n_rows", [10, 50, 200])
+@pytest.mark.parametrize("change", [lambda X, y: (1000 * X, y), lambda X, y: (X, 1e10 * (y > y[1]) + y)])
+def test_a_call_in_other_units_changes_no_weight(n_rows, change):
+    """Learned, it had an R2 of -0.3 in the calls that followed."""
+    model = _trained(60, n_rows)
+    before, t = model.coef_.copy(), model.t_
+    ((X, y),) = _parts(1, n_rows, seed=1)
+    model.partial_fit(*change(X, y))
+    np.testing.assert_array_equal(model.coef_, before)
+    assert model.t_ == t
+    for X, y in _parts(3, n_rows, seed=2):
+        model.partial_fit(X, y)
+        assert model.score(X, y) > 0.99
+
+
+def test_rows_of_another_region_are_left_out_once():
+    """The model is linear there too, and rows far from the others tell its slopes best."""
+    model, rng = _trained(20, 50), np.random.default_rng(5)
+    coef, losses = np.add(COEF, [0.0, 0.0, 0.0, 0.5]), []
+    for number in range(60):
+        X = rng.normal(size=(50, 4)) * [1, 1, 1, 0.01 if number % 5 else 20.0]
+        y = X @ coef + 0.1 * rng.normal(size=50)
+        losses.append(np.mean((model.predict(X) - y) ** 2))
+        model.partial_fit(X, y)
+    assert losses[0] > 50.0
+    assert max(losses[-5:]) < 1.0
+
+
+@pytest.mark.parametrize("value", [1e20, 1e300])
+def test_a_target_beyond_the_type_is_an_error_that_changes_nothing(value):
+    model = _trained(20, 50)
+    before, n_calls = model.coef_.copy(), len(model.loss_curve_)
+    ((X, y),) = _parts(1, 50, seed=1)
+    with pytest.raises((ConvergenceError, ValueError), match="too large for their type|numbers of float32"):
+        model.partial_fit(X, np.where(np.arange(50) == 3, value, y))
+    np.testing.assert_array_equal(model.coef_, before)
+    assert len(model.loss_curve_) == n_calls
+    for X, y in _parts(3, 50, seed=2):
+        model.partial_fit(X, y)
+        assert model.score(X, y) > 0.99
 
 
 @pytest.mark.parametrize(

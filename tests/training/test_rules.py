@@ -11,7 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from onnxsgd import OnnxSGDClassifier
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
-from onnxsgd.training.rules import DescentRule
+from onnxsgd.optimizers import LOG_FACTOR
+from onnxsgd.schedules import Auto
+from onnxsgd.training.rules import DescentRule, StreamRule
 from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
 from onnxsgd.training.stopping import Stopping
@@ -588,3 +590,97 @@ def test_the_decay_of_sparse_classifiers_begins_where_a_rate_that_grew_is_cut(mo
         problem.move(math.sqrt(loss))
     problem.move(2.0)
     assert problem.rule._descent.is_decaying == begins
+
+
+class Part:
+    """A part of a stream whose objective is w^2, of which a test chooses the weight and the recorded loss."""
+
+    def __init__(self, weight=1.0, curve=(1.0, 1.0, 1.0), unit=1.0):
+        tensors = {KEY: np.array(weight), ("w", LOG_FACTOR): np.zeros(1)}
+        self.state = FitState(tensors, eta=0.05, random_state=np.random.RandomState(0))
+        self.state.loss_curve, self.state.learning_rates = list(curve), [0.05] * len(curve)
+        self.gives_up, self.loaded = False, []
+        self.rule = StreamRule(
+            Stopping(max_iter=1, tol=None, in_parts=True), Auto(), self.state, load=self.loaded.append,
+            loss=lambda state: float(state.tensors[KEY]) ** 2, penalty=lambda state: 0.0, unit=lambda: unit,
+            give_up=self.give_up,
+        )  # fmt: skip
+        self.rule.begin()
+
+    def give_up(self):
+        self.gives_up = True
+
+    def move(self, to, loss):
+        """Make the part; return whether it is to be made anew."""
+        self.state.tensors = self.state.tensors | {KEY: np.array(to)}
+        self.state.t += 1
+        self.state.record(np.array([loss]), np.array([self.state.eta]))
+        self.rule.after_epochs([loss], None)
+        return bool(self.rule.n_taken_back)
+
+    @property
+    def weight(self):
+        return float(self.state.tensors[KEY])
+
+
+def test_a_part_that_diverged_is_made_anew_at_a_smaller_rate():
+    part = Part()
+    assert part.rule.limit == math.inf
+    assert part.move(1e3, 1e6)
+    assert part.weight == 1.0
+    assert part.state.t == 0
+    assert part.state.loss_curve == [1.0, 1.0, 1.0]
+    assert float(part.loaded[-1][KEY]) == 1.0
+    assert part.state.eta == pytest.approx(0.005)
+    assert part.move(1.0, math.nan)
+    assert part.state.eta == pytest.approx(0.0005)
+    assert not part.move(0.9, 0.9)
+    assert part.weight == 0.9
+    assert part.state.loss_curve == [1.0, 1.0, 1.0, 0.9]
+    # later parts begin at the rate that did not diverge, as far as the bound of the factor allows
+    assert part.state.factor == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    ("curve", "to", "loss"),
+    [
+        # the loss is usual
+        ((1.0, 1.0, 1.0), 3.0, 9.0),
+        # the loss is unusual, but not larger than before
+        ((1e-3, 1e-3), 0.9, 0.5),
+        # the first part: the loss is little larger than before
+        ((), 1.2, 1.3),
+    ],
+)
+def test_a_part_that_did_not_diverge_is_kept(curve, to, loss):
+    part = Part(curve=curve)
+    assert not part.move(to, loss)
+    assert part.weight == to
+    assert part.state.factor == 1.0
+
+
+def test_losses_without_a_scale_are_not_compared():
+    part = Part(unit=math.inf)
+    assert not part.move(1e3, 1e6)
+    assert part.move(1e3, math.inf)
+
+
+def test_a_part_that_diverges_at_all_rates_changes_no_weight():
+    part = Part()
+    rates = []
+    for _ in range(4):
+        rates.append(part.state.eta)
+        assert part.move(math.nan, math.nan)
+    with pytest.warns(ConvergenceWarning, match="changes no weight.*name a learning_rate"):
+        assert not part.move(math.nan, math.nan)
+    assert part.weight == 1.0
+    assert part.state.t == 0
+    assert part.state.loss_curve == [1.0, 1.0, 1.0, 1.0]
+    np.testing.assert_allclose(rates, 0.05 / 10.0 ** np.arange(4))
+
+
+def test_a_part_whose_first_loss_is_not_finite_is_an_error():
+    part = Part(weight=math.inf)
+    with pytest.raises(ConvergenceError, match="is inf before any update"):
+        part.move(1.0, math.inf)
+    assert part.gives_up
