@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from onnxsgd._records import record
-from onnxsgd.data.column_scales import telling_scales
+from onnxsgd.data.column_scales import FEW_ROWS, telling_scales
 from onnxsgd.data.moments import Moments
 from onnxsgd.data.preconditioner import preconditioner
 from onnxsgd.engine.step.batches import Batches, Standard
@@ -288,8 +288,8 @@ def make_standards(
     mean squares of 1. A channel of a convolution is one column.
 
     With the `data` of a fit, or some of its `n_rows` rows, columns of dense tables that outnumber these have
-    the scales of :func:`~.column_scales.telling_scales`. With the `penalty` of a linear model, the strength
-    of its l2 penalty, others may have a :func:`~.preconditioner.preconditioner`.
+    the scales of :func:`~.column_scales.telling_scales`; with the `penalty` of a linear model, the strength
+    of its l2 penalty, so have fewer columns, and there may be a :func:`~.preconditioner.preconditioner`.
     """
     standards = {}
     for name, axis, is_centred in columns:
@@ -300,7 +300,8 @@ def make_standards(
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
         is_dense_table = len(features[name].shape) == 2 and not sparse.issparse(features[name])
         rows = data if data is not None and is_dense_table and data.target.ndim == 2 else None
-        if rows is not None and len(scale) > n_rows:
+        many = n_rows if penalty is None else n_rows / FEW_ROWS
+        if rows is not None and len(scale) > many:
             scale = telling_scales(features[name], rows.target, rows.sample_weight, known.centre, scale)
         centre = known.mean_of_rows if centres_sparse else known.centre
         shift = centre if is_centred else np.zeros_like(known.mean)

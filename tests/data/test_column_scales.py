@@ -1,7 +1,8 @@
-"""Columns that outnumber the rows share a scale where the wide ones tell more about the target."""
+"""Columns of few rows share a scale where the wide ones tell more about the target."""
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer
 
 from onnxsgd.data import column_scales as module
 from onnxsgd.data.column_scales import telling_scales
@@ -29,11 +30,49 @@ def test_other_columns_keep_their_own(others):
     np.testing.assert_array_equal(kept, own)
 
 
-def test_columns_beyond_a_factor_of_three_keep_the_excess():
+def test_all_columns_share_the_scale_however_much_wider_some_are():
+    own, shared = scales(1e6, 1.0)
+    np.testing.assert_allclose(shared, np.exp(np.log(own).mean()), rtol=1e-12)
+
+
+def test_columns_beyond_a_factor_of_three_keep_the_excess_where_errors_tell_nothing(monkeypatch):
+    monkeypatch.setattr(module, "_BETTER", 0.0)
     own, shared = scales(60.0, 1.0)
     common = np.exp(np.log(own).mean())
     np.testing.assert_allclose(shared[:TELLING], own[:TELLING] / 3.0, rtol=1e-12)
     np.testing.assert_allclose(shared[TELLING:], common, rtol=1e-12)
+
+
+@pytest.mark.parametrize("of_raw", [True, False])
+def test_fewer_columns_than_rows_share_a_scale_if_rows_are_predicted_better(of_raw):
+    """Effects of raw columns, and of standardised ones, of which the widest have some of the largest."""
+    rng = np.random.default_rng(3)
+    own, table = np.exp(rng.normal(size=60)), rng.normal(size=(200, 60))
+    effects = rng.normal(size=60) * (own if of_raw else 1.0 + 0.2 * own)
+    target = (table @ effects)[:, None]
+    found = telling_scales(table * own, target, np.ones(200), np.zeros(60), own)
+    np.testing.assert_allclose(found, np.exp(np.log(own).mean()) if of_raw else own, rtol=1e-12)
+
+
+def test_units_that_few_columns_share_by_chance_are_kept():
+    """The widest columns of breast cancer tell most, but not in proportion to their width."""
+    X, y = load_breast_cancer(return_X_y=True)
+    own = X.std(axis=0)
+    for seed in range(5):
+        rows = np.random.default_rng(seed).permutation(len(X))[:300]
+        kept = telling_scales(X[rows], 1.0 * y[rows, None], np.ones(300), X[rows].mean(axis=0), own)
+        np.testing.assert_array_equal(kept, own)
+
+
+@pytest.mark.parametrize("weight", [np.ones(N), np.arange(N) % 2.0, np.where(np.arange(N) < 3, 1.0, 0.0)])
+def test_extreme_widths_and_weights_give_finite_scales(weight):
+    rng = np.random.default_rng(4)
+    own = 10.0 ** rng.uniform(-150, 150, P)
+    table, target = rng.normal(size=(N, P)) * own, rng.normal(size=(N, 1))
+    target[:, 0] += (table / own) @ (np.log10(own) > 100)
+    found = telling_scales(table, target, weight, np.zeros(P), own)
+    assert np.isfinite(found).all()
+    assert (found > 0).all()
 
 
 def test_blocks_give_the_same(monkeypatch):

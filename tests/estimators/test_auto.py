@@ -634,6 +634,16 @@ def test_spectra_are_learned_as_by_a_solver(n_rows):
     assert model.score(X[n_rows:], labels[n_rows:]) > 0.92
 
 
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber"])
+def test_wide_columns_that_tell_more_keep_their_width(loss):
+    """With a scale for each column the accuracy is 0.65 (`SGDClassifier` 0.80)."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1700, 500)) * np.exp(rng.normal(size=500))
+    y = (X @ rng.normal(size=(500, 3))).argmax(axis=1)
+    model = OnnxSGDClassifier(loss=loss, random_state=0).fit(X[:700], y[:700])
+    assert model.score(X[700:], y[700:]) > 0.75
+
+
 @pytest.mark.parametrize("n_columns", [1_000, 20_000])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_one_epoch_on_many_columns_learns(n_columns):
