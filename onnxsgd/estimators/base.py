@@ -52,7 +52,7 @@ from onnxsgd.runtime.device import check_device
 from onnxsgd.runtime.events import decide_anew, decided
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
-from onnxsgd.training.jumps import is_left_out, may_be_left_out, renew
+from onnxsgd.training.jumps import is_left_out, renew
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.rate_multipliers import read_multipliers, refuse_freezing
 from onnxsgd.training.state import TARGET, adapt_state, fresh_state
@@ -598,7 +598,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         if plan.recipe.is_auto:
             if stopping.in_parts and not stopping.in_epoch:
                 renew(state, program, batches)
-                before = state.copy() if may_be_left_out(program, len(target)) else None
+                before = state.copy()
             state.count_rows(samples.weight)
             weight_unit = (
                 state.mean_weight if stopping.in_parts else float(samples.weight.mean(dtype=np.float64))
@@ -635,6 +635,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             if runners.give_back is not None:
                 runners.give_back()
         if before is not None and is_left_out(before, state, program, all_columns):
+            # with the moments of the data
             vars(state).update(vars(before))
         elif used is not None:
             state.tensors = used.widen(state.tensors)

@@ -24,6 +24,7 @@ __all__ = [
     "LEAST_FACTOR",
     "LOG_FACTOR",
     "MOST_FACTOR",
+    "MOST_STRENGTH",
     "REST",
     "TINY",
     "BlockAdam",
@@ -38,8 +39,9 @@ LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
 _FEW_UPDATES = 512
 #: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
 REST = 0.03
-#: The largest part of an l2 penalty in a gradient that steers, as a power of the largest number.
-_MOST_PULL = 0.4
+#: The largest part of an l2 penalty in a moment that steers, as a power of the largest number: its squares
+#: stay finite; and the largest strength of a penalty, whose products with weights do.
+_MOST_PULL, MOST_STRENGTH = 0.4, 0.75
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,8 @@ class BlockAdam(Optimizer):
         if penalised:
             most = bound_of_pull(weight)
             # of nearly constant columns strengths may be infinite
-            pull = op.Mul(weight, op.Div(op.Min(scalars[DECAY], most), scalars["momentum_rate"]))
+            strength = op.Min(scalars[DECAY], bound_of_pull(weight, MOST_STRENGTH))
+            pull = op.Mul(weight, op.Div(strength, scalars["momentum_rate"]))
             moment = op.Add(moment, op.Clip(pull, -most, most))
         if L1_STRENGTH in scalars:
             strength = op.Div(scalars[L1_STRENGTH], scalars["momentum_rate"])
@@ -270,10 +273,10 @@ def _with_l1(
     return op.Where(op.Equal(norm, 0.0), op.Mul(gradient, left), moved)
 
 
-def bound_of_pull(weight: ir.Value) -> float:
-    """Return the largest part of an l2 penalty in a steered gradient: its squares stay finite."""
+def bound_of_pull(weight: ir.Value, power: float = _MOST_PULL) -> float:
+    """Return the largest part of an l2 penalty in a steered gradient, a power of the largest number."""
     dtype = np.dtype(np.float32) if weight.dtype is None else weight.dtype.numpy()
-    return float(np.finfo(dtype).max) ** _MOST_PULL
+    return float(np.finfo(dtype).max) ** power
 
 
 def _corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:

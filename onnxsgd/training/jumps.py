@@ -10,16 +10,14 @@ from onnxsgd.data.row_tables import as_array
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.runtime.events import decided
 from onnxsgd.training.start import ENOUGH_ROWS
-from onnxsgd.training.state import FitState
+from onnxsgd.training.state import SOME_ROWS, FitState
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches
     from onnxsgd.training.program import Program
 
-__all__ = ["is_left_out", "may_be_left_out", "renew"]
+__all__ = ["is_left_out", "renew"]
 
-#: The fewest rows of a part whose target may be noise.
-_SOME_ROWS = 8
 #: The loss of weights, in units of a constant's, up to which the target of a part is noise to them: weights
 #: of other data than these have several times the loss of a constant.
 _NO_WORSE = 1.5
@@ -29,11 +27,6 @@ _DOUBTED_SINCE, _DOUBTED = 16, 1.5
 #: scores of zero, and if at least this share of the samples, in most classes, has a larger loss than with
 #: these. Of 144 streams of 6,000 rows whose classes stay, 5 begin anew, all of them nearly noise alone.
 _MISLED_ROWS, _MISLED, _MISLED_SHARE = 16, 1.2, 0.4
-
-
-def may_be_left_out(program: Program, n_rows: int) -> bool:
-    """Tell whether a part of so many rows is left out if its loss jumps."""
-    return program.has_ratios and n_rows >= _SOME_ROWS
 
 
 def renew(state: FitState, program: Program, batches: Batches) -> None:
@@ -91,11 +84,12 @@ def _classes_have_changed(state: FitState, program: Program, batches: Batches) -
 
 
 def is_left_out(before: FitState, state: FitState, program: Program, batches: Batches) -> bool:
-    """Tell whether a part, in which the loss jumped, is left out.
+    """Tell whether a part is left out.
 
-    Cases: a loss above all so far, which rows in other units have, once; and targets that are noise, which
-    the weights before predict no worse than a constant. If the data have changed instead, the next part
-    tells, before it is learned.
+    Cases: training diverged at all rates, and no update is left; where losses have ratios and the loss
+    jumped, a loss above all so far, as that of rows in other units, of which a second part with as large a
+    loss is learned; and targets that are noise, which the weights before predict no worse than a constant. If
+    the data have changed instead, the next part tells, before it is learned.
 
     Parameters
     ----------
@@ -107,7 +101,9 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
         This part.
     """
     curve = state.loss_curve
-    if not state.has_jumped:
+    if state.t == before.t:
+        return True
+    if not (program.has_ratios and len(batches.target) >= SOME_ROWS and state.has_jumped):
         return False
     if curve[-1] > max(curve[:-1]):
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from onnxsgd.training.start import (
     is_due,
     share_of_calls,
 )  # fmt: skip
-from onnxsgd.training.state import FitState
+from onnxsgd.training.state import FitState, has_comparable_losses
 from onnxsgd.training.stopping import Stopping
 
 __all__ = ["Observer", "run_epochs", "train"]
@@ -241,7 +240,8 @@ def _make_rule(
             load=runners.buffers.load,
             loss=lambda some_state: model.mean_loss(batches, some_state.weights()),
             penalty=partial(penalty_value, plan),
-            unit=partial(_loss_without_knowledge, model, batches, plan, state),
+            unit=lambda: model.mean_loss_without_knowledge(batches.some(), state.weights()),
+            has_scale=has_comparable_losses(plan, len(batches.target)),
             give_up=kept.forget,
         )
     # scores, and an exact number of epochs, have ends of their own
@@ -366,13 +366,6 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     state.start_steering(min(1.0, min(share, columns) / unit))
     decided("rate", "found: the stream begins with %.4g", state.eta * state.factor)
     runners.buffers.load(state.tensors)
-
-
-def _loss_without_knowledge(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> float:
-    """Return the mean loss without knowledge of the features; infinite: losses cannot be compared with it."""
-    if not plan.loss_has_scale or plan.loss_unit is not None:
-        return math.inf
-    return model.mean_loss_without_knowledge(batches.some(), state.weights())
 
 
 def _objective(model: Model, batches: Batches, plan: FitPlan, state: FitState) -> Objective:

@@ -30,6 +30,7 @@ from onnxsgd.training.start import is_due
 from onnxsgd.training.state import (
     TARGET,
     FitState,
+    has_comparable_losses,
     is_far_above,
     mean_factor,
     mean_weight,
@@ -188,7 +189,8 @@ class RepeatedPart:
             return False
         after.tensors = tensors
         penalty = penalty_value(plan, after)
-        if recipe.is_auto and is_far_above(mean_loss, state.loss_curve, penalty):
+        is_judged = recipe.is_auto and has_comparable_losses(plan, n_samples)
+        if is_judged and is_far_above(mean_loss, state.loss_curve, penalty):
             # the general way tells whether training diverged, and whether the part is left out
             put_back(state.random_state, place)
             return False

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._declared_types import Count, Finite
 from onnxsgd._records import record
+from onnxsgd.data.generators import position, put_back
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
@@ -60,8 +61,8 @@ _RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
 _DIVERGED = 40.0
 #: A part of a stream diverged where its objective grew by more than this share of the loss before it, and
-#: this one of the loss without knowledge.
-_GROWTH_OF_PART = 0.5, 0.1
+#: that without knowledge.
+_GROWTH_OF_PART = 0.5
 #: The divisor of the rate then, and the number of divisions before the part is left out.
 _CUT_OF_PART, _MOST_CUTS_OF_PART = 10.0, 4
 #: The copies of weights in the progress of a :class:`DescentRule`.
@@ -359,7 +360,9 @@ class StreamRule(PlateauRule):
     penalty : callable
         Returns the penalty of the weights of a state.
     unit : callable
-        Returns the loss that is large; infinite: losses have no scale.
+        Returns the loss without knowledge of the features.
+    has_scale : bool
+        Whether losses can be compared with it.
     give_up : callable
         Lets an error leave the estimator as it was before the call.
     """
@@ -373,9 +376,11 @@ class StreamRule(PlateauRule):
         loss: Callable[[FitState], float],
         penalty: Callable[[FitState], float],
         unit: Callable[[], float],
+        has_scale: bool,
         give_up: Callable[[], None],
     ) -> None:
         super().__init__(stopping, schedule, state)
+        self._has_scale = has_scale
         self._load, self._loss, self._unit, self._give_up = load, loss, unit, give_up
         self._penalty = penalty
         self._n_cuts = 0
@@ -388,6 +393,7 @@ class StreamRule(PlateauRule):
     def begin(self) -> None:
         """Keep the state."""
         self._before, self._lengths = self._state.copy(), lengths_of_histories(self._state)
+        self._place = position(self._state.random_state)
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of the part; return whether training stops.
@@ -400,22 +406,24 @@ class StreamRule(PlateauRule):
         state, self.n_taken_back = self._state, 0
         if not self._has_diverged():
             if self._n_cuts:
-                # later parts begin at the smaller rate
+                # the factors remain for later parts, and the rate is theirs
                 state.cut_steering(_CUT_OF_PART**self._n_cuts)
+                state.eta = self._before.eta
             return super().after_epochs(losses, score)
         eta, generator = state.eta, state.random_state
         vars(state).update(vars(self._before.copy()), random_state=generator)
         cut_histories(state, self._lengths)
         loss = self._loss(state)
         if not math.isfinite(loss):
+            put_back(generator, self._place)
             self._give_up()
             raise ConvergenceError(
                 f"The loss of this call is {loss} before any update: predictions, or the target, are too "
-                "large for their type. The estimator is as it was before the call. Scale the data, or give "
-                "dtype='float64'."
+                f"large for {self._dtype}. The estimator is as it was before the call. Look for extreme "
+                "values in X and y, or scale the data."
             )
         if self._n_cuts == _MOST_CUTS_OF_PART:
-            state.record(np.array([loss]), np.zeros(1))
+            state.record(np.array([loss + self._penalty(state)]), np.zeros(1))
             _warn(
                 f"Training diverged in this call, also with a learning rate of {eta * state.factor:.3g}: it "
                 "changes no weight.",
@@ -429,17 +437,20 @@ class StreamRule(PlateauRule):
         decided("rate", "training diverged: the call is made anew with %.4g", state.eta * state.factor)
         return False
 
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        """The type of the weights."""
+        return next(array.dtype for (_, kind), array in self._state.tensors.items() if kind == WEIGHT)
+
     def _has_diverged(self) -> bool:
         """Tell whether the loss is not finite, or unusually large, and the objective has grown."""
-        curve = self._state.loss_curve
+        curve, penalty = self._state.loss_curve, self._penalty(self._state)
         if not math.isfinite(curve[-1]):
             return True
-        penalty = self._penalty(self._state)
-        if not is_far_above(curve[-1] - penalty, curve[: self._lengths[0]], penalty):
+        if not (self._has_scale and is_far_above(curve[-1] - penalty, curve[: self._lengths[0]], penalty)):
             return False
-        growth, of_unit = _GROWTH_OF_PART
         before = self._loss(self._before)
-        allowed = growth * before + of_unit * self._unit()
+        allowed = _GROWTH_OF_PART * before + self._unit()
         return not self._loss(self._state) + penalty <= before + self._penalty(self._before) + allowed
 
 

@@ -18,10 +18,12 @@ from onnxsgd.optimizers import LEAST_FACTOR, LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
-    "TARGET", "FitState", "adapt_state", "fresh_state", "is_far_above", "mean_factor", "mean_weight",
-    "missing_starts", "output_unit", "rate_scales", "slows_intercept",
+    "SOME_ROWS", "TARGET", "FitState", "adapt_state", "fresh_state", "has_comparable_losses", "is_far_above",
+    "mean_factor", "mean_weight", "missing_starts", "output_unit", "rate_scales", "slows_intercept",
 ]  # fmt: skip
 
+#: The fewest rows of a part whose loss is looked at.
+SOME_ROWS = 8
 #: The key of the target's moments; no tensor has an empty name.
 TARGET = ""
 #: The fewest and the most parts of a stream whose losses the last one is compared with, and the growth that
@@ -209,13 +211,24 @@ class FitState:
         return {name: array for (name, k), array in self.tensors.items() if k == kind}
 
 
+def has_comparable_losses(plan: FitPlan, n_rows: int) -> bool:
+    """Tell whether the loss of a part of so many rows tells that training diverged, while it is finite.
+
+    That of a few rows may be any, as may one that is in proportion to the scores, or has no least value.
+    """
+    return n_rows >= SOME_ROWS and plan.loss_has_scale and plan.loss_unit is None
+
+
 def is_far_above(loss: float, loss_curve: Sequence[float], penalty: float) -> bool:
     """Tell whether a loss is far above those of all the last parts, or there are none.
 
-    `penalty` is that of the present weights, with which all are compared.
+    `penalty` is that of the present weights, with which all are compared. Losses below zero have no ratios.
     """
     earlier = loss_curve[-_MOST_EARLIER:]
-    return not earlier or not loss <= _JUMP * (max(earlier) - penalty)
+    if not earlier:
+        return True
+    most = max(earlier)
+    return most >= 0.0 and not loss <= _JUMP * max(0.0, most - penalty)
 
 
 def mean_weight(weight: np.ndarray) -> float:

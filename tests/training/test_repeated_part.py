@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
@@ -322,3 +323,48 @@ def test_weights_that_are_set_between_two_parts_are_trained(
         states.append(_state(_learned(stream, is_regression)))
         assert notes[-1] == is_on
     np.testing.assert_equal(*states)
+
+
+def test_a_stream_continues_from_a_pickle_after_a_cut_of_the_rate() -> None:
+    """Exact weights: the first gradients are rounding, and training from them diverges at the usual rate."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1200, 6))
+    y = X @ rng.normal(size=6) + 1
+    estimator = OnnxSGDRegressor(LinearRegression().fit(X, y), random_state=0)
+    parts = [slice(start, start + 20) for start in range(0, 1200, 20)]
+    for part in parts[:10]:
+        estimator.partial_fit(X[part], y[part])
+    other = pickle.loads(pickle.dumps(estimator))
+    for part in parts[10:]:
+        estimator.partial_fit(X[part], y[part])
+        other.partial_fit(X[part], y[part])
+    np.testing.assert_array_equal(estimator.coef_, other.coef_)
+    assert estimator.learning_rates_ == pytest.approx(other.learning_rates_)
+    assert estimator.score(X, y) > 0.99
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_call_that_is_refused_changes_no_random_numbers() -> None:
+    parts = list(_parts(True, 20))
+    estimator = OnnxSGDRegressor(random_state=0)
+    for X, y in parts[:10]:
+        estimator.partial_fit(X, y)
+    estimator, other = copy.deepcopy(estimator), copy.deepcopy(estimator)
+    X, y = parts[0]
+    with pytest.raises(ConvergenceError, match="is inf before any update"):
+        estimator.partial_fit(X, np.where(np.arange(len(y)) == 1, 1e20, y))
+    np.testing.assert_equal(_state(estimator), _state(other))
+    for X, y in parts[10:]:
+        estimator.partial_fit(X, y)
+        other.partial_fit(X, y)
+    np.testing.assert_equal(_state(estimator), _state(other))
+
+
+def test_streams_of_negative_losses_repeat_parts(repeats: Callable[[bool], list[bool]]) -> None:
+    rng, notes = np.random.default_rng(0), repeats(True)
+    estimator = OnnxSGDRegressor(loss="gaussian_nll", random_state=0)
+    for _ in range(60):
+        X = rng.normal(size=(32, 3))
+        estimator.partial_fit(X, 1e-4 * (X[:, 0] + 0.1 * rng.normal(size=32)))
+    assert estimator.loss_curve_[-1] < 0.0
+    assert sum(notes) >= 55

@@ -595,15 +595,15 @@ def test_the_decay_of_sparse_classifiers_begins_where_a_rate_that_grew_is_cut(mo
 class Part:
     """A part of a stream whose objective is w^2, of which a test chooses the weight and the recorded loss."""
 
-    def __init__(self, weight=1.0, curve=(1.0, 1.0, 1.0), unit=1.0):
+    def __init__(self, weight=1.0, curve=(1.0, 1.0, 1.0), has_scale=True):
         tensors = {KEY: np.array(weight), ("w", LOG_FACTOR): np.zeros(1)}
         self.state = FitState(tensors, eta=0.05, random_state=np.random.RandomState(0))
         self.state.loss_curve, self.state.learning_rates = list(curve), [0.05] * len(curve)
         self.gives_up, self.loaded = False, []
         self.rule = StreamRule(
             Stopping(max_iter=1, tol=None, in_parts=True), Auto(), self.state, load=self.loaded.append,
-            loss=lambda state: float(state.tensors[KEY]) ** 2, penalty=lambda state: 0.0, unit=lambda: unit,
-            give_up=self.give_up,
+            loss=lambda state: float(state.tensors[KEY]) ** 2, penalty=lambda state: 0.05, unit=lambda: 1.0,
+            has_scale=has_scale, give_up=self.give_up,
         )  # fmt: skip
         self.rule.begin()
 
@@ -637,6 +637,7 @@ def test_a_part_that_diverged_is_made_anew_at_a_smaller_rate():
     assert not part.move(0.9, 0.9)
     assert part.weight == 0.9
     assert part.state.loss_curve == [1.0, 1.0, 1.0, 0.9]
+    assert part.state.eta == 0.05
     # later parts begin at the rate that did not diverge, as far as the bound of the factor allows
     assert part.state.factor == pytest.approx(0.03)
 
@@ -660,7 +661,7 @@ def test_a_part_that_did_not_diverge_is_kept(curve, to, loss):
 
 
 def test_losses_without_a_scale_are_not_compared():
-    part = Part(unit=math.inf)
+    part = Part(has_scale=False)
     assert not part.move(1e3, 1e6)
     assert part.move(1e3, math.inf)
 
@@ -675,7 +676,7 @@ def test_a_part_that_diverges_at_all_rates_changes_no_weight():
         assert not part.move(math.nan, math.nan)
     assert part.weight == 1.0
     assert part.state.t == 0
-    assert part.state.loss_curve == [1.0, 1.0, 1.0, 1.0]
+    assert part.state.loss_curve == [1.0, 1.0, 1.0, 1.05]
     np.testing.assert_allclose(rates, 0.05 / 10.0 ** np.arange(4))
 
 

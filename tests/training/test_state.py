@@ -1,5 +1,6 @@
 """The state between calls: slots of optimizers, rates of schedules and averages have owners."""
 
+import math
 import pickle
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy_training import OPTIMIZERS
 from onnxsgd import OnnxSGDRegressor, schedules
 from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.optimizers import BlockAdam
-from onnxsgd.training.state import fresh_state
+from onnxsgd.training.state import fresh_state, is_far_above
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 3))
@@ -161,3 +162,24 @@ def test_a_stream_begins_anew_after_a_loss_ten_times_those_before():
     state.forget()
     assert [kind for _, kind in state.tensors] == [WEIGHT]
     assert (state.slots_from, state.forgotten_at, state.moments) == (40, 40, {})
+
+
+@pytest.mark.parametrize(
+    ("loss", "curve", "penalty", "expected"),
+    [
+        (1.0, [], 0.0, True),
+        (1.0, [0.2], 0.0, False),
+        (3.0, [0.2], 0.0, True),
+        (3.0, [0.5, 0.2], 0.0, False),
+        # the last eight count
+        (3.0, [0.5, *[0.2] * 8], 0.0, True),
+        # most of the objective is the penalty
+        (3.0, [100.2, 100.1], 100.0, True),
+        # the weights have grown far beyond those before
+        (3.0, [0.5], 100.0, True),
+        (math.nan, [0.5], 0.0, True),
+        (-11.0, [-12.0, -11.5], 0.0, False),
+    ],
+)
+def test_a_loss_far_above_those_before(loss, curve, penalty, expected):
+    assert is_far_above(loss, curve, penalty) == expected

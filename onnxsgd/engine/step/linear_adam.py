@@ -48,7 +48,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, LOG_FACTOR, RATE, bound_of_pull, steered
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, bound_of_pull, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -71,8 +71,6 @@ _MOST_CALLS = 16
 #: The second moment of blocks without a gradient so far, as a multiple of the least normal number, and the
 #: least share of it that decay leaves in a call.
 _FLOOR, _LEAST_SHARE = 1e6, 1e-5
-#: The largest pull, as a power of the largest number: its products with weights stay finite.
-_MOST_PULL = 0.75
 #: Up to this many outputs a product with a diagonal matrix takes less time than two operators.
 _FEW_OUTPUTS = 8
 
@@ -184,7 +182,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
         )
         backward = op.Mul(forward, factors)
         # bounded, as those of nearly constant columns overflow, and inf / inf is no step
-        most = float(np.finfo(dtype.numpy()).max) ** _MOST_PULL
+        most = float(np.finfo(dtype.numpy()).max) ** MOST_STRENGTH
         pulls = [op.Min(op.Mul(pull, penalty_scale), most)] if layer.is_penalised else []
     for made in (forward, backward, *target):
         width = n_outputs if made in target else layer.width

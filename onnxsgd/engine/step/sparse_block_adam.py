@@ -196,6 +196,17 @@ class _BlockAdam:
         further = self._total(pulled * gradient), self._total(pulled * moment), self._total(pulled * pulled)
         return sums[0] + further[0], sums[1] + further[1], sums[2] + further[2]
 
+    def _in_common(self, *tables: np.ndarray) -> list[Any]:
+        """Return the sums of products of the table of the weight and others, in the common columns.
+
+        Those of the other columns may be much larger: they are left out, not subtracted.
+        """
+        apart = self._weight.take(self._apart, axis=0)
+        self._weight[self._apart] = 0
+        sums = [self._inner(self._weight, table) for table in tables]
+        self._weight[self._apart] = apart
+        return sums
+
     def _total(self, table: np.ndarray) -> _Sum:
         """Return the sum of the rows of a few columns: one number, or one for each output with a block."""
         return float(table.sum()) if self._has_one_block else table.sum(axis=0)[None]
@@ -280,9 +291,7 @@ class SparseBlockAdam(_BlockAdam):
         super()._restart()
         if self._pulls:
             # the products of the weight in common columns with the moment and with itself
-            weight, moment = self._in_columns(self._apart)
-            self._with_moment = self._inner(self._weight, self._moment) - self._total(weight * moment)
-            self._with_itself = self._inner(self._weight, self._weight) - self._total(weight * weight)
+            self._with_moment, self._with_itself = self._in_common(self._moment, self._weight)
 
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
         """Write the product of a batch and the weight to `out`."""
@@ -510,21 +519,15 @@ class WholeBlockAdam(_BlockAdam):
 
     def _sums_of_weight(self) -> tuple[_Sum, _Sum, _Sum]:
         """Return the sums of the products of the penalised weight and gradient, moment, and itself."""
-        tables = self._weight, self._gradient, self._moment
-        with_itself, with_gradient, with_moment = (
-            self._scale * self._inner(self._weight, table) for table in tables
-        )
+        sums = self._in_common(self._gradient, self._moment, self._weight)
+        with_gradient, with_moment, with_itself = (self._scale * number for number in sums)
         with_itself = self._scale * with_itself
-        if not len(self._apart):
-            return self._with_penalties(with_gradient, with_moment, with_itself)
-        weight, gradient, moment = (table.take(self._apart, axis=0).astype(np.float64) for table in tables)
-        weight *= self._scale
-        return self._with_penalties(
-            with_gradient - self._total(weight * gradient),
-            with_moment - self._total(weight * moment),
-            with_itself - self._total(weight * weight),
-            weight, gradient, moment,
-        )  # fmt: skip
+        others = []
+        if len(self._apart):
+            tables = self._weight, self._gradient, self._moment
+            others = [table.take(self._apart, axis=0).astype(np.float64) for table in tables]
+            others[0] *= self._scale
+        return self._with_penalties(with_gradient, with_moment, with_itself, *others)
 
     def _fold(self) -> None:
         """Compute the weight itself."""
