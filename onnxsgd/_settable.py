@@ -6,14 +6,17 @@ import difflib
 import inspect
 import math
 from collections.abc import Iterable
+from copy import deepcopy
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 
-__all__ = ["Settable", "as_float", "check_count", "check_flag", "check_number", "did_you_mean"]
+__all__ = [
+    "RefusedChange", "Settable", "as_float", "check_count", "check_flag", "check_number", "did_you_mean",
+]  # fmt: skip
 
 #: Larger counts are no floats, and no lengths of arrays.
 _LARGEST = 2**63 - 1
@@ -61,11 +64,8 @@ class Settable:
         ParameterError
             If a name is unknown, or a value is not accepted.
         """
+        self.check_names(params)
         names = _names(type(self))
-        unknown = sorted({name.partition("__")[0] for name in params} - set(names))
-        if unknown:
-            legal = f"it has {names}" if names else "it has none"
-            raise ParameterError(f"{unknown} are no parameters of {type(self).__name__}: {legal}.")
         own = {name: value for name, value in params.items() if name in names}
         # the constructor checks the values, and converts them
         fresh = type(self)(**{**self.get_params(deep=False), **own})
@@ -79,6 +79,61 @@ class Settable:
             inner.set_params(**changes)
         self.__dict__.update(fresh.__dict__)
         return self
+
+    def check_names(self, params: Iterable[str]) -> None:
+        """Refuse names of parameters that this object does not have."""
+        names = _names(type(self))
+        unknown = sorted({name.partition("__")[0] for name in params} - set(names))
+        if unknown:
+            legal = f"it has {names}" if names else "it has none"
+            raise ParameterError(f"{unknown} are no parameters of {type(self).__name__}: {legal}.")
+
+
+class RefusedChange(Settable):
+    """A parameter of an estimator after a change that it does not accept, which the next ``fit`` refuses.
+
+    A search sets parameters outside of the part of a candidate that may fail: an error there would end all of
+    it.
+
+    Parameters
+    ----------
+    given : Settable
+        The parameter before.
+    changes : dict
+        The new values of its parameters, by name.
+    """
+
+    def __init__(self, given: Settable, changes: dict[str, object]) -> None:
+        self.given, self.changes = given, changes
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters of the constructor; if `deep`, those of the parameter, with the changes."""
+        return self.given.get_params() | self.changes if deep else super().get_params(deep=False)
+
+    def __repr__(self) -> str:
+        return f"{self.given!r} with {self.changes}"
+
+    def refuse(self) -> NoReturn:
+        """Raise the error of the change."""
+        deepcopy(self.given).set_params(**self.changes)
+        raise ParameterError(f"{self!r} is not accepted.")
+
+    @classmethod
+    def changed(cls, given: Settable, changes: dict[str, object]) -> Settable:
+        """Return a parameter with changed values of its parameters: itself, or one of this class.
+
+        Raises
+        ------
+        ParameterError
+            If the parameter has no such names.
+        """
+        before = given if isinstance(given, RefusedChange) else cls(given, {})
+        changes = {**before.changes, **changes}
+        before.given.check_names(changes)
+        try:
+            return before.given.set_params(**changes)
+        except (ParameterError, ParameterTypeError):
+            return cls(before.given, changes)
 
 
 def _names(cls: type) -> list[str]:

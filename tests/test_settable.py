@@ -1,12 +1,14 @@
 """Parameters of losses, optimizers, schedules and penalties are search spaces of an estimator."""
 
 import inspect
+import pickle
 
 import numpy as np
 import onnx.parser
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
+from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import GridSearchCV
 
 from onnxsgd import OnnxSGDRegressor, adapters, losses, optimizers, penalties, schedules
@@ -93,6 +95,51 @@ def test_refused_parameters_change_nothing(params, message):
     with pytest.raises(ParameterError, match=message):
         loss.set_params(**params)
     assert loss == losses.Huber(0.5)
+
+
+@pytest.mark.filterwarnings("ignore:One or more of the test scores are non-finite")
+def test_a_search_goes_on_after_a_value_that_is_refused():
+    learner = OnnxSGDRegressor(loss=losses.Huber(), random_state=0)
+    grid = {"loss__epsilon": [-1.0, "wide", 100.0]}
+    with pytest.warns(FitFailedWarning, match="epsilon=-1.0 is not accepted"):
+        search = GridSearchCV(learner, grid, cv=2).fit(X, Y)
+    assert search.best_params_ == {"loss__epsilon": 100.0}
+    assert np.isnan(search.cv_results_["mean_test_score"][:2]).all()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fit_refuses_what_set_params_has_set():
+    """Until then it is there as it was given, for `get_params`, `clone` and another change."""
+    learner = OnnxSGDRegressor(loss=losses.Huber(0.5), random_state=0)
+    learner.set_params(loss__epsilon=-1.0, alpha=0.5)
+    assert learner.alpha == 0.5
+    assert learner.get_params()["loss__epsilon"] == -1.0
+    assert "Huber(epsilon=0.5) with {'epsilon': -1.0}" in repr(learner.loss)
+    for one in (learner, clone(learner), pickle.loads(pickle.dumps(learner))):
+        with pytest.raises(ParameterError, match=r"epsilon=-1.0 is not accepted: .* > 0"):
+            one.fit(X, Y)
+        with pytest.raises(ParameterError, match=r"epsilon=-1.0 is not accepted"):
+            one.partial_fit(X, Y)
+    assert learner.set_params(loss__epsilon=2.0).loss == losses.Huber(2.0)
+    assert learner.fit(X, Y).loss == losses.Huber(2.0)
+
+
+def test_another_parameter_takes_the_place_of_one_that_is_refused():
+    learner = OnnxSGDRegressor(learning_rate=schedules.WarmUp(schedules.Step(0.3), 5))
+    learner.set_params(learning_rate__schedule__factor=-1.0, learning_rate__n_updates=7)
+    assert learner.get_params()["learning_rate__schedule__factor"] == -1.0
+    with pytest.raises(ParameterError, match="factor=-1.0"):
+        learner.fit(X, Y)
+    learner.set_params(learning_rate="constant")
+    assert learner.learning_rate == "constant"
+
+
+def test_names_that_a_parameter_lacks_are_refused_at_once():
+    learner = OnnxSGDRegressor(loss=losses.Huber(0.5))
+    with pytest.raises(ParameterError, match=r"\['delta'\] are no parameters of Huber"):
+        learner.set_params(loss__delta=1.0)
+    with pytest.raises(ValueError, match="Invalid parameter 'los'"):
+        learner.set_params(los__epsilon=1.0)
 
 
 def test_parameters_of_parameters():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
+from onnxsgd._settable import RefusedChange, Settable
 from onnxsgd.data.batch_source import BatchSource, is_batch_source
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import Features, take_rows
@@ -452,13 +453,23 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         Raises
         ------
         ParameterError
-            If a name is one of a parameter of a parameter that has none.
+            If a name is one of a parameter of a parameter that has none. Values that a parameter does not
+            accept are refused by ``fit``, as those of the estimator are: a search goes on with its other
+            candidates.
         """
-        for key in params:
-            name, separator, _ = key.partition("__")
+        inner: dict[str, dict[str, object]] = {}
+        for key, value in params.items():
+            name, separator, rest = key.partition("__")
             if separator and name in self._get_param_names():
-                refuse_without_parameters(key, name, params.get(name, getattr(self, name)))
-        return super().set_params(**params)
+                given = params.get(name, getattr(self, name))
+                refuse_without_parameters(key, name, given)
+                if isinstance(given, Settable):
+                    inner.setdefault(name, {})[rest] = value
+        own = {key: value for key, value in params.items() if key.partition("__")[0] not in inner}
+        super().set_params(**own, **{name: params[name] for name in inner if name in params})
+        for name, changes in inner.items():
+            setattr(self, name, RefusedChange.changed(getattr(self, name), changes))
+        return self
 
     def get_metadata_routing(self) -> Any:
         """Return the routing of metadata to this estimator and to the scikit-learn model inside it.

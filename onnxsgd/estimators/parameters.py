@@ -19,7 +19,7 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
-from onnxsgd._settable import did_you_mean
+from onnxsgd._settable import RefusedChange, did_you_mean
 from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
@@ -236,6 +236,8 @@ def _nearest(constraints: list[Any], value: object) -> str:
 
 def _check(kind: Any, name: str, value: object) -> None:
     constraints = kind._parameter_constraints.get(name, [None])
+    if isinstance(value, RefusedChange):
+        value.refuse()
     if isinstance(value, bool | np.bool_) and set(map(type, constraints)) - {type(None)} == {Interval}:
         # an Interval takes True for 1
         raise ParameterError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnxsgd._settable import check_number
+from onnxsgd._settable import check_flag, check_number
 from onnxsgd.optimizers._group_steps import TINY, shrink_groups
 from onnxsgd.optimizers._optimizer import DECAY, L1_STRENGTH, RATE, Optimizer, check_shares
 
@@ -100,6 +100,7 @@ class BlockAdam(Optimizer):
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
         check_number("steering", self.steering, least=0)
+        check_flag("with_penalties", self.with_penalties)
 
     @property
     def averaged_updates(self) -> float:
