@@ -28,8 +28,11 @@ _BETTER, _STRENGTHS = 0.98, (0.1, 0.5, 2.5)
 #: The factor from the common scale up to which columns share it where that is not clear.
 _SIMILAR = 3.0
 #: Numbers of dense data that are converted to float64 at once, 8 MB, and the rows that decide on the
-#: correlation, and on the error: a choice takes 1 ms with 60 columns, 10 to 40 ms with 500 to 2,000.
-_BLOCK, _ENOUGH_ROWS, _REGRESSED_ROWS = 1 << 20, 4096, 512
+#: correlation.
+_BLOCK, _ENOUGH_ROWS = 1 << 20, 4096
+#: The most and the fewest rows that decide on the error, and the numbers that they have in between: the
+#: choice takes 1 ms with 60 columns, 10 to 40 ms with 500 to 2,000.
+_MOST_REGRESSED, _FEWEST_REGRESSED, _REGRESSED = 512, 128, 1 << 20
 #: The share of its variance below which the rest of a column is rounding.
 _ROUNDING = 1e-9
 
@@ -71,7 +74,8 @@ def telling_scales(
     size = math.sqrt(float(width @ width) * float(gain @ gain))
     if not math.sqrt(len(own)) * float(width @ gain) > _CLEAR * size:
         return scale
-    rows = np.arange(0, len(table), -(-len(table) // _REGRESSED_ROWS))
+    n_rows = min(_MOST_REGRESSED, max(_FEWEST_REGRESSED, _REGRESSED // len(scale)))
+    rows = np.arange(0, len(table), -(-len(table) // n_rows))
     root = np.sqrt(np.ascontiguousarray(sample_weight[rows], np.float64))[:, None]
     standardised = (np.asarray(table[rows], np.float64) - centre)[:, varies] / own
     wanted = np.asarray(target[rows], np.float64)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from scipy import sparse
 
 from onnxsgd.data.refusals import naming
-from onnxsgd.exceptions import GraphError
+from onnxsgd.exceptions import GraphError, ParameterTypeError
 
 __all__ = ["NUMBERS", "column_kinds", "column_names", "is_mapping", "refuse_unknown", "with_numbers"]
 
@@ -25,9 +25,17 @@ def is_mapping(X: object) -> TypeGuard[Mapping[Any, Any]]:
 
 
 def column_names(X: Any) -> list[str] | None:
-    """Return the names of the columns, None if they have none."""
+    """Return the names of the columns, None if they have none.
+
+    Raises
+    ------
+    ParameterTypeError
+        If X is a lazy frame, which has no rows yet.
+    """
     if is_mapping(X):
         return [str(name) for name in X]
+    if type(X).__name__ == "LazyFrame":
+        raise ParameterTypeError("X is a LazyFrame, whose rows are not computed yet: give X.collect().")
     is_frame = hasattr(X, "columns") and hasattr(X, "dtypes")
     return [str(name) for name in X.columns] if is_frame else None
 

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from onnxsgd import OnnxSGDClassifier
 from onnxsgd.data.columns import column_kinds, column_names, is_mapping, with_numbers
+from onnxsgd.exceptions import ParameterTypeError
 
 COLUMNS = {"age": [1, 2], "height": [1.5, 2.5], "town": ["a", "b"], "member": [True, False]}
 KINDS = {"age": "i", "height": "f", "town": "O", "member": "b"}
@@ -82,3 +84,14 @@ def test_objects_that_are_numbers_get_their_type():
 )
 def test_other_data_stay(X):
     assert with_numbers(X) is X
+
+
+def test_a_lazy_frame_is_refused():
+    lazy = polars_frame({"a": [1.0, 2.0, 3.0], "b": [3.0, 1.0, 2.0]}).lazy()
+    model = OnnxSGDClassifier(random_state=0)
+    with pytest.raises(ParameterTypeError, match=r"LazyFrame.*give X\.collect\(\)"):
+        model.fit(lazy, [0, 1, 0])
+    model.fit(lazy.collect(), [0, 1, 0])
+    for method in (model.predict, model.predict_proba):
+        with pytest.raises(ParameterTypeError, match=r"give X\.collect\(\)"):
+            method(lazy)
