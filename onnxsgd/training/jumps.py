@@ -101,7 +101,8 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
         This part.
     """
     curve = state.loss_curve
-    if state.t == before.t:
+    if state.t == before.t and state.learning_rates[-1] == 0.0:
+        # updates that are skipped in 16 bits have a rate
         return True
     if not (program.has_ratios and len(batches.target) >= SOME_ROWS and state.has_jumped):
         return False
