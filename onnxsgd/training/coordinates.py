@@ -288,8 +288,9 @@ def make_standards(
     mean squares of 1. A channel of a convolution is one column.
 
     With the `data` of a fit, or some of its `n_rows` rows, columns of dense tables that outnumber these have
-    the scales of :func:`~.column_scales.telling_scales`; with the `penalty` of a linear model, the strength
-    of its l2 penalty, so have fewer columns, and there may be a :func:`~.preconditioner.preconditioner`.
+    the scales of :func:`~.column_scales.telling_scales`. With the `penalty` of a linear model, the strength
+    of its l2 penalty, so have fewer columns, from 33 on, as the choice takes a part of small fits; and there
+    may be a :func:`~.preconditioner.preconditioner`.
     """
     standards = {}
     for name, axis, is_centred in columns:
@@ -300,8 +301,8 @@ def make_standards(
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
         is_dense_table = len(features[name].shape) == 2 and not sparse.issparse(features[name])
         rows = data if data is not None and is_dense_table and data.target.ndim == 2 else None
-        many = n_rows if penalty is None else n_rows / FEW_ROWS
-        if rows is not None and len(scale) > many:
+        is_wide = penalty is not None and len(scale) > _FEW_COLUMNS and FEW_ROWS * len(scale) > n_rows
+        if rows is not None and (is_wide or len(scale) > n_rows):
             scale = telling_scales(features[name], rows.target, rows.sample_weight, known.centre, scale)
         centre = known.mean_of_rows if centres_sparse else known.centre
         shift = centre if is_centred else np.zeros_like(known.mean)
