@@ -93,7 +93,7 @@ class RefusedChange(Settable):
     """A parameter of an estimator after a change that it does not accept, which the next ``fit`` refuses.
 
     A search sets parameters outside of the part of a candidate that may fail: an error there would end all of
-    it.
+    it. Until then a fitted estimator predicts as before: all else is that of the parameter before.
 
     Parameters
     ----------
@@ -109,6 +109,12 @@ class RefusedChange(Settable):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of the constructor; if `deep`, those of the parameter, with the changes."""
         return self.given.get_params() | self.changes if deep else super().get_params(deep=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "given":
+            # looked for by pickle and copy, before there is anything
+            raise AttributeError(name)
+        return getattr(self.given, name)
 
     def __repr__(self) -> str:
         return f"{self.given!r} with {self.changes}"

@@ -9,9 +9,10 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
-from onnxsgd import OnnxSGDRegressor, adapters, losses, optimizers, penalties, schedules
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, adapters, losses, optimizers, penalties, schedules
 from onnxsgd._settable import Settable
 from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
 
@@ -122,6 +123,18 @@ def test_fit_refuses_what_set_params_has_set():
             one.partial_fit(X, Y)
     assert learner.set_params(loss__epsilon=2.0).loss == losses.Huber(2.0)
     assert learner.fit(X, Y).loss == losses.Huber(2.0)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fitted_model_predicts_as_before_after_a_value_that_is_refused():
+    """The link of the loss too: without it predictions are logarithms."""
+    learner = OnnxSGDRegressor(loss=losses.Tweedie(1.5), random_state=0).fit(X, Y)
+    before = learner.predict(X)
+    assert (before > 20.0).all()
+    np.testing.assert_array_equal(learner.set_params(loss__power=-3.0).predict(X), before)
+    classifier = OnnxSGDClassifier(LogisticRegression().fit(X, Y > 140), loss=losses.Focal())
+    before = classifier.predict_proba(X)
+    np.testing.assert_array_equal(classifier.set_params(loss__gamma=-1.0).predict_proba(X), before)
 
 
 def test_another_parameter_takes_the_place_of_one_that_is_refused():
