@@ -265,6 +265,11 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
         cls(**options)
 
 
+def test_penalties_in_an_angle_that_steers_nothing_are_refused():
+    with pytest.raises(OnnxSGDError, match="with_penalties=True has no effect with steering=0"):
+        optimizers.BlockAdam(with_penalties=True)
+
+
 def test_a_momentum_that_would_be_ignored_is_refused():
     ahead = optimizers.SGD(nesterov=True)
     for arguments in [

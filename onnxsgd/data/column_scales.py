@@ -75,23 +75,40 @@ def telling_scales(
     size = math.sqrt(float(width @ width) * float(gain @ gain))
     if not math.sqrt(len(own)) * float(width @ gain) > _CLEAR * size:
         return scale
-    n_rows = min(_MOST_REGRESSED, max(_FEWEST_REGRESSED, _REGRESSED // len(scale)))
-    rows = np.arange(0, len(table), -(-len(table) // n_rows))
-    root = np.sqrt(np.ascontiguousarray(sample_weight[rows], np.float64))[:, None]
-    standardised = (np.asarray(table[rows], np.float64) - centre)[:, varies] / own
-    wanted = np.asarray(target[rows], np.float64)
-    wanted = wanted - np.average(wanted, axis=0, weights=root[:, 0] ** 2)
-    standardised *= root
-    wanted *= root
-    with one_thread():
-        of_own = _error_of_others(standardised, wanted)
-        standardised *= own / common
-        is_better = _error_of_others(standardised, wanted) < _BETTER * of_own
+    is_better = _predicts_better(table, target, sample_weight, centre, np.flatnonzero(varies), own, common)
     if not (is_better or len(own) > len(table)):
         return scale
     scales = scale.copy()
     scales[varies] = common if is_better else own / np.clip(own / common, 1.0 / _SIMILAR, _SIMILAR)
     return scales
+
+
+def _predicts_better(
+    table: Table,
+    target: Table,
+    sample_weight: np.ndarray,
+    centre: np.ndarray,
+    columns: np.ndarray,
+    own: np.ndarray,
+    common: float,
+) -> bool:
+    """Tell whether rows are predicted clearly better from columns of one scale than from ones of their own.
+
+    `own`: the scales of these `columns`; `common`: the one scale.
+    """
+    n_rows = min(_MOST_REGRESSED, max(_FEWEST_REGRESSED, _REGRESSED // len(centre)))
+    rows = np.arange(0, len(table), -(-len(table) // n_rows))
+    weight = np.ascontiguousarray(sample_weight[rows], np.float64)
+    wanted = np.asarray(target[rows], np.float64)
+    wanted = wanted - np.average(wanted, axis=0, weights=weight)
+    standardised = (np.asarray(table[rows], np.float64) - centre)[:, columns] / own
+    root = np.sqrt(weight)[:, None]
+    wanted *= root
+    standardised *= root
+    with one_thread():
+        of_own = _error_of_others(standardised, wanted)
+        standardised *= own / common
+        return _error_of_others(standardised, wanted) < _BETTER * of_own
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onnxsgd._settable import check_flag, check_number
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.optimizers._group_steps import TINY, shrink_groups
 from onnxsgd.optimizers._optimizer import DECAY, L1_STRENGTH, RATE, Optimizer, check_shares
 
@@ -82,8 +83,8 @@ class BlockAdam(Optimizer):
     steering : float, default=0.0
         The largest change of the logarithm of the factor in one update, >= 0; 0: no factor.
     with_penalties : bool, default=False
-        Whether the penalties count in the angle. Streams of linear models under ``learning_rate="auto"`` have
-        it.
+        Whether the penalties count in the angle, which needs a steering. Streams of linear models under
+        ``learning_rate="auto"`` have it.
 
     References
     ----------
@@ -101,6 +102,8 @@ class BlockAdam(Optimizer):
         check_shares(self, "beta_1", "beta_2")
         check_number("steering", self.steering, least=0)
         check_flag("with_penalties", self.with_penalties)
+        if self.with_penalties and not self.steering:
+            raise ParameterError("with_penalties=True has no effect with steering=0: give a steering > 0.")
 
     @property
     def averaged_updates(self) -> float:
