@@ -34,6 +34,8 @@ _BLOCK, _ENOUGH_ROWS = 1 << 20, 4096
 #: The most and the fewest rows that decide on the error, and the numbers that they have in between: the
 #: choice takes 1 ms with 60 columns, 10 to 40 ms with 500 to 2,000.
 _MOST_REGRESSED, _FEWEST_REGRESSED, _REGRESSED = 512, 128, 1 << 20
+#: The mean eigenvalue below which the penalties would be no normal numbers: rows without weight.
+_LEAST_MEAN = 1e-280
 #: The share of its variance below which the rest of a column is rounding.
 _ROUNDING = 1e-9
 
@@ -102,7 +104,7 @@ def _predicts_better(
     wanted = np.asarray(target[rows], np.float64)
     wanted = wanted - np.average(wanted, axis=0, weights=weight)
     standardised = (np.asarray(table[rows], np.float64) - centre)[:, columns] / own
-    root = np.sqrt(weight)[:, None]
+    root = np.sqrt(weight / weight.max())[:, None]
     wanted *= root
     standardised *= root
     with one_thread():
@@ -124,7 +126,7 @@ def _error_of_others(table: np.ndarray, target: np.ndarray) -> float:
         is_wide = given.shape[1] > len(given)
         products = given @ given.T if is_wide else given.T @ given
         mean = float(np.trace(products)) / len(products)
-        if not 0.0 < mean < math.inf:
+        if not _LEAST_MEAN < mean < math.inf:
             return math.inf
         right = wanted if is_wide else given.T @ wanted
         for number, strength in enumerate(_STRENGTHS):

@@ -64,6 +64,19 @@ def test_units_that_few_columns_share_by_chance_are_kept():
         np.testing.assert_array_equal(kept, own)
 
 
+@pytest.mark.parametrize("least", [0.0, 1e-200, 5e-324])
+def test_rows_that_decide_may_have_hardly_a_weight(least):
+    """Of 1,400 rows each third one decides on the error."""
+    rng = np.random.default_rng(5)
+    own, table = np.exp(rng.normal(size=100)), rng.normal(size=(1400, 100))
+    target, weight = (table @ (own * rng.normal(size=100)))[:, None], np.full(1400, least)
+    weight[1::3] = 1.0
+    if not least:
+        weight[0] = weight[3] = 1e-300
+    found = telling_scales(table * own, target, weight, np.zeros(100), own)
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.parametrize("weight", [np.ones(N), np.arange(N) % 2.0, np.where(np.arange(N) < 3, 1.0, 0.0)])
 def test_extreme_widths_and_weights_give_finite_scales(weight):
     rng = np.random.default_rng(4)
