@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.datasets import load_digits, load_iris, load_linnerud, load_wine, make_friedman1
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, RidgeCV, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score
@@ -1119,6 +1120,30 @@ def test_a_perceptron_learns_common_words_of_texts_with_rare_ones():
         for seed in range(4)
     ]
     assert min(scores) > 0.75
+
+
+def _topics(n_rows, n_topics, seed):
+    """Texts of 60 of 5,000 words, of whose frequencies, by Zipf's law, each topic permutes a fifth."""
+    rng = np.random.default_rng(seed)
+    share = 1 / np.arange(1, 5001)
+    words = rng.choice(5000, (n_rows, 60), p=share / share.sum())
+    y = rng.integers(0, n_topics, n_rows)
+    orders = np.array([rng.permutation(5000) for _ in range(n_topics)])
+    words = np.where(rng.random(words.shape) < 0.2, orders[y[:, None], words], words)
+    counts = sparse.csr_matrix((np.ones(words.size), words.ravel(), np.arange(0, words.size + 1, 60)))
+    return TfidfTransformer().fit_transform(counts), y
+
+
+@pytest.mark.parametrize("loss", ["hinge", "perceptron", "modified_huber", "squared_hinge"])
+def test_few_texts_of_many_topics(loss):
+    """Words tell the topics of all rows with any intercept: large steps left it far from other topics'."""
+    gains = []
+    for seed in range(6):
+        X, y = _topics(800, 10, seed)
+        pair = [OnnxSGDClassifier(loss=loss, random_state=0), SGDClassifier(loss=loss, random_state=0)]
+        scores = [model.fit(X[:150], y[:150]).score(X[150:], y[150:]) for model in pair]
+        gains.append(scores[0] - scores[1])
+    assert np.mean(gains) > 0.02
 
 
 def test_a_perceptron_knows_the_shares_of_the_classes():
