@@ -81,7 +81,8 @@ class BlockAdam(Optimizer):
     beta_1, beta_2 : float, default=0.9, 0.999
         Decay rates of the first and second moments, in [0, 1).
     steering : float, default=0.0
-        The largest change of the logarithm of the factor in one update, >= 0; 0: no factor.
+        The largest change of the logarithm of the factor in one update, >= 0; 0: no factor, but 0.1 in
+        streams under ``learning_rate="auto"``.
     with_penalties : bool, default=False
         Whether the penalties count in the angle, which needs a steering. Streams of linear models under
         ``learning_rate="auto"`` have it.

@@ -60,9 +60,13 @@ def _rebuild(value: object, by_position: bool) -> Any:
         return _rebuild(value.estimator, by_position)
     if isinstance(value, GridSearchCV | RandomizedSearchCV):
         return _rebuild(value.best_estimator_, by_position)
-    if isinstance(value, BaseEstimator) or type(value).__module__.startswith("sklearn.calibration"):
+    is_calibrated = type(value).__name__ == "_CalibratedClassifier"
+    if is_calibrated or isinstance(value, BaseEstimator):
         for name, entry in vars(value).items():
-            setattr(value, name, _rebuild(entry, by_position))
+            made = _rebuild(entry, by_position)
+            setattr(value, name, _with_linear_scores(made) if is_calibrated else made)
+        if is_calibrated:
+            return value
         adapt = _ADAPTATIONS.get(type(value))
         # the unfitted template of an ensemble is not converted
         return value if adapt is None or not _is_fitted(value) else adapt(value, by_position)
@@ -108,10 +112,30 @@ def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsR
     losses = {_loss_of(member) for member in members}
     if one_vs_rest.multilabel_ or len(losses) > 1 or None in losses:
         return one_vs_rest
-    linear = SGDClassifier(loss=losses.pop())
-    linear.coef_ = np.vstack([member.coef_ for member in members])
-    linear.intercept_ = np.hstack([np.broadcast_to(member.intercept_, 1) for member in members])
-    linear.classes_, linear.n_features_in_ = one_vs_rest.classes_, linear.coef_.shape[1]
+    coef = np.vstack([member.coef_ for member in members])
+    intercept = np.hstack([np.broadcast_to(member.intercept_, 1) for member in members])
+    return _linear(str(losses.pop()), coef, intercept, one_vs_rest.classes_)
+
+
+def _with_linear_scores(estimator: Any) -> Any:
+    """Return a pipeline that ends in a linear classifier without probabilities, with the same scores.
+
+    Other estimators are returned as they are. skl2onnx 1.20 calibrates the probabilities of a pipeline in
+    place of its scores, and converts no LinearSVC there; this can go when that is mended.
+    """
+    if not isinstance(estimator, Pipeline):
+        return estimator
+    name, last = estimator.steps[-1]
+    if hasattr(last, "coef_") and hasattr(last, "decision_function"):
+        last = _linear("hinge", np.atleast_2d(last.coef_), np.atleast_1d(last.intercept_), last.classes_)
+    return Pipeline([*estimator.steps[:-1], (name, _with_linear_scores(last))])
+
+
+def _linear(loss: str, coef: np.ndarray, intercept: np.ndarray, classes: np.ndarray) -> SGDClassifier:
+    """Return a fitted linear classifier."""
+    linear = SGDClassifier(loss=loss)
+    linear.coef_, linear.intercept_ = coef, intercept
+    linear.classes_, linear.n_features_in_ = classes, coef.shape[1]
     return linear
 
 

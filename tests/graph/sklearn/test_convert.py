@@ -7,21 +7,22 @@ import scipy.special
 from sklearn.base import is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier, SGDClassifier
+from sklearn.model_selection import TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import (
-    OneHotEncoder,
-)
-from sklearn.svm import SVC
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.svm import SVC, LinearSVC
 
+from onnxsgd import OnnxSGDClassifier
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.loading.load import load_model
@@ -135,6 +136,8 @@ def test_constants_of_transformers_stay_frozen_in_a_file():
         (OneVsOneClassifier(LogisticRegression()), "OneVsRestClassifier"),
         (VotingClassifier([("a", LogisticRegression())]), "voting='soft'"),
         (CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2), "method='sigmoid'"),
+        (CalibratedClassifierCV(QuadraticDiscriminantAnalysis(), cv=2), "put a pipeline around it"),
+        (CalibratedClassifierCV(make_pipeline(StandardScaler(), SVC()), cv=2), "put a pipeline around it"),
         (MultiOutputClassifier(LogisticRegression()), "one model for each"),
         (make_pipeline(Nystroem(n_components=3), LogisticRegression()), "Nystroem"),
     ],
@@ -146,6 +149,36 @@ def test_estimators_that_cannot_be_converted_are_refused(estimator, message):
     y = np.column_stack([y, y]) if isinstance(estimator, MultiOutputClassifier) else y
     with pytest.raises(UnsupportedError, match=message):
         convert_estimator(estimator.fit(X, y), X)
+
+
+def test_a_tuned_threshold_is_refused():
+    """The converter drops it: predictions were those of 0.5."""
+    X, y = load_breast_cancer(return_X_y=True)
+    model = TunedThresholdClassifierCV(LogisticRegression(max_iter=5000)).fit(X, y)
+    with pytest.raises(UnsupportedError, match="give its estimator_"):
+        convert_estimator(model, X)
+
+
+@pytest.mark.parametrize("nests", [False, True])
+@pytest.mark.parametrize(
+    "final",
+    [
+        LogisticRegression(), SGDClassifier(loss="log_loss", random_state=0), RidgeClassifier(),
+        LinearSVC(random_state=0), LinearDiscriminantAnalysis(),
+    ],
+    ids=lambda final: type(final).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("load", [load_breast_cancer, load_wine])
+def test_calibrated_pipelines_calibrate_scores(load, final, nests):
+    """The converter calibrates the probabilities of a pipeline in place of its scores."""
+    X, y = load(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), final)
+    if nests:
+        pipeline = make_pipeline(FunctionTransformer(), pipeline)
+    X = StandardScaler().fit_transform(X)
+    model = CalibratedClassifierCV(pipeline, cv=3).fit(X, y)
+    found = OnnxSGDClassifier(model).predict_proba(X)
+    np.testing.assert_allclose(found, model.predict_proba(X), atol=1e-5)
 
 
 @pytest.mark.parametrize(
