@@ -128,6 +128,7 @@ NAMED = {
         {"beta_1": 0.6, "beta_2": 0.8},
         {"steering": 0.3},
         {"steering": 0.3, "with_penalties": True},
+        {"steering": 0.3, "with_sizes": True},
     ],
 }
 NAMED_CASES = [
@@ -265,9 +266,10 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
         cls(**options)
 
 
-def test_penalties_in_an_angle_that_steers_nothing_are_refused():
-    with pytest.raises(OnnxSGDError, match="with_penalties=True has no effect with steering=0"):
-        optimizers.BlockAdam(with_penalties=True)
+@pytest.mark.parametrize("name", ["with_penalties", "with_sizes"])
+def test_options_of_an_angle_that_steers_nothing_are_refused(name):
+    with pytest.raises(OnnxSGDError, match=f"{name}=True has no effect with steering=0"):
+        optimizers.BlockAdam(**{name: True})
 
 
 def test_a_momentum_that_would_be_ignored_is_refused():

@@ -25,11 +25,13 @@ __all__ = [
     "LEAST_FACTOR",
     "LOG_FACTOR",
     "MOST_FACTOR",
+    "MOST_SIZE",
     "MOST_STRENGTH",
     "REST",
     "TINY",
     "BlockAdam",
     "bound_of_pull",
+    "sized",
     "steered",
 ]
 
@@ -40,6 +42,11 @@ LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
 _FEW_UPDATES = 512
 #: The cosine that leaves the factor as it is: noise, of cosines around zero, lowers the rate.
 REST = 0.03
+#: The largest mean square of a gradient, over the second moment, that counts. Streams of 6,000 rows in calls
+#: of 8, six seeds: with a class of 2 % the log loss is 0.037 and the balanced accuracy 0.64, and 0.059 and
+#: 0.50 where all gradients count the same; with 5 % 0.056 and 0.83, and 0.073 and 0.70. 30 other kinds of
+#: streams of classes have the same accuracy to 0.01. With 1.0 in place of 2.0 all are as good, to 0.01.
+MOST_SIZE = 2.0
 #: The largest part of an l2 penalty in a moment that steers, as a power of the largest number: its squares
 #: stay finite; and the largest strength of a penalty, whose products with weights do.
 _MOST_PULL, MOST_STRENGTH = 0.4, 0.75
@@ -74,7 +81,12 @@ class BlockAdam(Optimizer):
 
         p = (1 - beta_1^t) (l2 w + l1 sign(w))
 
-    Where a weight is zero, the l1 part instead moves m towards zero.
+    Where a weight is zero, the l1 part instead moves m towards zero. `with_sizes`, the change of log(f) is
+    multiplied by the size of the gradient, at most twice that of others::
+
+        s = min(mean(gradient^2) / v, 2)
+
+    so that batches without a sample of a rare class, whose gradients are small, count little.
 
     Parameters
     ----------
@@ -86,6 +98,9 @@ class BlockAdam(Optimizer):
     with_penalties : bool, default=False
         Whether the penalties count in the angle, which needs a steering. Streams of linear models under
         ``learning_rate="auto"`` have it.
+    with_sizes : bool, default=False
+        Whether the size of the gradient counts, which needs a steering, and may double the change. Streams of
+        classifiers under ``learning_rate="auto"`` have it.
 
     References
     ----------
@@ -98,13 +113,15 @@ class BlockAdam(Optimizer):
     beta_2: float = 0.999
     steering: float = 0.0
     with_penalties: bool = False
+    with_sizes: bool = False
 
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
         check_number("steering", self.steering, least=0)
-        check_flag("with_penalties", self.with_penalties)
-        if self.with_penalties and not self.steering:
-            raise ParameterError("with_penalties=True has no effect with steering=0: give a steering > 0.")
+        for name in ("with_penalties", "with_sizes"):
+            check_flag(name, getattr(self, name))
+            if getattr(self, name) and not self.steering:
+                raise ParameterError(f"{name}=True has no effect with steering=0: give a steering > 0.")
 
     @property
     def averaged_updates(self) -> float:
@@ -125,7 +142,7 @@ class BlockAdam(Optimizer):
     def structure(self) -> tuple[Any, ...]:
         if type(self) is not BlockAdam:
             return super().structure
-        return BlockAdam, self.steering > 0, self.with_penalties
+        return BlockAdam, self.steering > 0, self.with_penalties, self.with_sizes
 
     def scalars(self, t: np.ndarray, eta: np.ndarray, l2: float) -> dict[str, ArrayLike]:
         # the slots hold sums without the factors 1 - beta: these, and the corrections of both, are here
@@ -233,7 +250,10 @@ class BlockAdam(Optimizer):
             if axes:
                 product = op.ReduceSum(product, axes, keepdims=1)
                 moment_square = op.ReduceSumSquare(moment, axes, keepdims=1)
-            factor = steered(op, factor, product, moment_square, square, scalars["steering"])
+            steering = scalars["steering"]
+            if self.with_sizes:
+                steering = sized(op, steering, mean, op.Mul(second, op.Sub(1.0, scalars["beta_2"])))
+            factor = steered(op, factor, product, moment_square, square, steering)
             rate = op.Mul(rate, op.Exp(factor))
             new_slots += (factor,)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
@@ -317,6 +337,21 @@ def _corrections_from(first: int, beta_1: float, beta_2: float) -> tuple[np.ndar
     return factors
 
 
+def sized(op: Builder, steering: ir.Value | float, mean: ir.Value, second: ir.Value) -> ir.Value:
+    """Return the change of a factor for each unit of the cosine, in proportion to the size of the gradient.
+
+    Parameters
+    ----------
+    op : Builder
+        The builder.
+    steering : ir.Value or float
+        That of a gradient of the usual size.
+    mean, second : ir.Value
+        The mean of the squares of the gradient, and the second moment.
+    """
+    return op.Mul(op.Min(op.Div(mean, op.Add(second, TINY)), MOST_SIZE), steering)
+
+
 def steered(
     op: Builder,
     factor: ir.Value,
@@ -337,7 +372,7 @@ def steered(
         The sums over a block of the products of moment and gradient, and of the squares of either, or three
         equal parts of these.
     steering : ir.Value or float
-        The largest change.
+        The change for each unit of the cosine.
     """
     # the roots apart: the product of the sums of squares may overflow
     sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -214,12 +214,12 @@ def _row_update(
     turned = {kind: shape[::-1] if layer.is_transposed else shape for kind, shape in shapes.items()}
     if _has_factors(spec, layer):
         decays = spec.l2 and layer.weight in spec.penalised
-        steers = isinstance(spec.optimizer, BlockAdam) and spec.optimizer.with_penalties
+        optimizer = cast("BlockAdam", spec.optimizer)
         is_far = centre is not None and float(np.abs(centre).max()) > _FAR_CENTRE
         if is_far or turned[WEIGHT][0] <= _FEW_COLUMNS * n_entries:
-            return WholeBlockAdam(turned, weight.dtype, decays=decays, steers=steers, centre=centre)
+            return WholeBlockAdam(turned, weight.dtype, decays=decays, optimizer=optimizer, centre=centre)
         size = spec.batch_size
-        return SparseBlockAdam(turned, weight.dtype, size, decays=decays, steers=steers, centre=centre)
+        return SparseBlockAdam(turned, weight.dtype, size, decays=decays, optimizer=optimizer, centre=centre)
 
     def build() -> tuple[Any, RowUpdateGraph]:
         graph = build_row_update(spec, layer.weight, turned, weight.dtype, opsets)

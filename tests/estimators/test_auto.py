@@ -1096,6 +1096,19 @@ def test_a_stream_of_other_data_is_learned_after_a_fit(n_rows, least):
     assert model.score(X[2000:], y[2000:]) > least
 
 
+@pytest.mark.parametrize("n_rows", [8, 50, 500])
+def test_a_stream_learns_a_rare_class(n_rows):
+    """Small gradients of calls without a sample of it took the rate to its least factor: 0.50 to 0.60."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(25000, 6))
+    score = X @ [1, 2, 0.5, -1, 0, 0]
+    y = score > np.quantile(score, 0.98)
+    model = OnnxSGDClassifier(random_state=0)
+    for first in range(0, 20000, n_rows):
+        model.partial_fit(X[first : first + n_rows], y[first : first + n_rows], classes=[False, True])
+    assert balanced_accuracy_score(y[20000:], model.predict(X[20000:])) > 0.65
+
+
 def test_a_stream_of_the_same_data_keeps_a_fit():
     """The noise of the target is no reason for large steps: with them R2 fell by 0.05."""
     rng = np.random.default_rng(0)

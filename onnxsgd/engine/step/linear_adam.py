@@ -48,7 +48,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, bound_of_pull, steered
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, bound_of_pull, sized, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -95,6 +95,8 @@ class LinearBlocks:
         Whether the gradient has a preconditioner; the rate is not steered then.
     with_penalties : bool
         Whether penalties count in the angle that steers the rate.
+    with_sizes : bool
+        Whether the size of the gradient counts.
     """
 
     layer: LinearLayer
@@ -106,6 +108,7 @@ class LinearBlocks:
     has_one_rate: bool
     is_preconditioned: bool = False
     with_penalties: bool = False
+    with_sizes: bool = False
 
     @property
     def states(self) -> dict[str, str]:
@@ -292,8 +295,11 @@ def _moved_blocks(
         product = op.ReduceSum(product, [0], keepdims=1)
     sums = op.Concat(square, product, _squares(blocks, op, first), axis=0)
     square, product, moment_square = op.Split(op.MatMul(sums, means), [blocks.n_rows] * 3, axis=0, _outputs=3)
-    moved = steered(op, factors[0], product, moment_square, square, blocks.steering)
-    return [op.Add(op.Mul(second, blocks.beta_2), square), moved]
+    second = op.Add(op.Mul(second, blocks.beta_2), square)
+    steering: ir.Value | float = blocks.steering
+    if blocks.with_sizes:
+        steering = sized(op, steering, square, op.Mul(second, 1.0 - blocks.beta_2))
+    return [second, steered(op, factors[0], product, moment_square, square, steering)]
 
 
 def _moved_along(

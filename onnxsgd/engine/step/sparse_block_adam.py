@@ -19,14 +19,25 @@ import numpy as np
 
 from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
-from onnxsgd.optimizers import DECAY, LEAST_FACTOR, LOG_FACTOR, MOST_FACTOR, RATE, REST, TINY, BlockAdam
+from onnxsgd.optimizers import (
+    DECAY,
+    LEAST_FACTOR,
+    LOG_FACTOR,
+    MOST_FACTOR,
+    MOST_SIZE,
+    RATE,
+    REST,
+    TINY,
+    BlockAdam,
+)
 
 __all__ = ["SparseBlockAdam", "WholeBlockAdam"]
 
 #: A sum over the elements of a block: one number, or one for each output.
 _Sum = float | np.ndarray
 
-_FIRST, _SECOND = BlockAdam().slots
+_PLAIN = BlockAdam()
+_FIRST, _SECOND = _PLAIN.slots
 #: Updates after which the tensors themselves are computed. N grows by 1 / beta_1 with each, by 850 in all: in
 #: float32 a thousandth of an update is lost.
 _MOST_UPDATES = 64
@@ -59,8 +70,8 @@ class _BlockAdam:
         The weight and its first moment, or other tables in their place during updates.
     decays : bool
         Whether the l2 penalty applies.
-    steers : bool
-        Whether it counts in the angle that steers the rate.
+    optimizer : BlockAdam
+        Tells whether penalties and sizes count where the rate is steered.
     centre : ndarray of shape [n_columns] or None
         The numbers that are subtracted from each row; None: zeros.
     """
@@ -71,12 +82,13 @@ class _BlockAdam:
         weight: np.ndarray,
         moment: np.ndarray,
         decays: bool,
-        steers: bool,
+        optimizer: BlockAdam,
         centre: np.ndarray | None,
     ) -> None:
         self._weight, self._moment, self._decays, self._centre = weight, moment, decays, centre
         #: Whether the penalty counts in the angle.
-        self._pulls = decays and steers and LOG_FACTOR in shapes
+        self._pulls = decays and optimizer.with_penalties and LOG_FACTOR in shapes
+        self._has_sizes = optimizer.with_sizes
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -174,7 +186,11 @@ class _BlockAdam:
             along = along + pull * with_gradient
             moment_square = _positive(moment_square + pull * (2.0 * with_moment + pull * with_itself))
         cosine = along / (moment_square**0.5 * square**0.5 + TINY)
-        moved = self._factor + (cosine - REST) * self._steering
+        steering = self._steering
+        if self._has_sizes:
+            size = square * self._share / (self._second * (1.0 - self._beta_2) + TINY)
+            steering = steering * np.minimum(size, MOST_SIZE)
+        moved = self._factor + (cosine - REST) * steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = _positive(moment_square)
@@ -246,8 +262,8 @@ class SparseBlockAdam(_BlockAdam):
         Rows of a batch.
     decays : bool
         Whether the l2 penalty applies.
-    steers : bool
-        Whether it counts in the angle that steers the rate.
+    optimizer : BlockAdam
+        Tells whether penalties and sizes count where the rate is steered.
     centre : ndarray of shape [n_columns] or None
         The numbers that are subtracted from each row, whose products the rows have; None: zeros.
     """
@@ -259,7 +275,7 @@ class SparseBlockAdam(_BlockAdam):
         n_rows: int,
         *,
         decays: bool,
-        steers: bool = False,
+        optimizer: BlockAdam = _PLAIN,
         centre: np.ndarray | None = None,
     ) -> None:
         n_columns, n_outputs = shapes[WEIGHT]
@@ -270,7 +286,7 @@ class SparseBlockAdam(_BlockAdam):
             [np.zeros((n_rows, width), dtype) for width in widths] for _ in range(3)
         )
         weight, moment = _halves(self._tables)
-        super().__init__(shapes, weight, moment, decays, steers, centre)
+        super().__init__(shapes, weight, moment, decays, optimizer, centre)
         if centre is not None:
             self._square_of_centre = _dot(centre[:, None], centre[:, None])
         self._product_of_weight, self._product = _halves(self._products)
@@ -455,7 +471,7 @@ class WholeBlockAdam(_BlockAdam):
 
     Parameters
     ----------
-    shapes, dtype, decays, steers, centre : mapping, dtype, bool, bool, ndarray or None
+    shapes, dtype, decays, optimizer, centre : mapping, dtype, bool, BlockAdam, ndarray or None
         As those of :class:`SparseBlockAdam`.
     """
 
@@ -465,11 +481,11 @@ class WholeBlockAdam(_BlockAdam):
         dtype: np.dtype,
         *,
         decays: bool,
-        steers: bool = False,
+        optimizer: BlockAdam = _PLAIN,
         centre: np.ndarray | None = None,
     ) -> None:
         self._gradient = np.zeros(shapes[WEIGHT], dtype)
-        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays, steers, centre)
+        super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays, optimizer, centre)
 
     def _restart(self) -> None:
         """Let the table hold the weight itself."""

@@ -106,11 +106,11 @@ def test_classification(runs, name, penalty):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
-@pytest.mark.parametrize("with_penalties", [False, True])
-def test_steered_rates(runs, n_outputs, with_penalties):
+@pytest.mark.parametrize("option", [{}, {"with_penalties": True}, {"with_sizes": True}], ids=str)
+def test_steered_rates(runs, n_outputs, option):
     """The factor of each block follows the angle between its gradient and its moment."""
     y = np.c_[Y, -Y, Y**2][:, :n_outputs]
-    options = {"steering": 0.1, "with_penalties": with_penalties}
+    options = {"steering": 0.1, **option}
     settings = SETTINGS | {"optimizer": BlockAdam(**options)}
     model = OnnxSGDRegressor(shuffle=False, **settings).fit(X, y)
     assert sum(runs) == EPOCHS * 19
