@@ -34,9 +34,10 @@ __all__ = ["centres_products", "intercept_factors", "make_sparse_runners", "trai
 #: The factor of the rate of intercepts on sparse data in scikit-learn, ``SPARSE_INTERCEPT_DECAY``.
 _INTERCEPT_FACTOR = 0.01
 #: Columns for each entry of a batch up to which each update of block Adam makes a pass over all of them. An
-#: update of ``benchmarks/sparse.py`` takes 0.6 of the time then with 0.03 columns for an entry, 0.9 with 2.3,
-#: and of 10 classes 0.75.
-_FEW_COLUMNS = 3.0
+#: update of ``benchmarks/sparse.py`` takes 0.6 of the time then with 0.03 columns for an entry, and 0.9 with
+#: 2.3. Of several outputs, whose tables leave the cache: 10,000 rows of 100,000 columns in 10 classes take
+#: 0.75 of the time with 1.0 in place of 3.0.
+_FEW_COLUMNS, _FEW_OF_SEVERAL = 3.0, 1.0
 #: The mean of a column, by its deviation, above which all columns are updated too: factors of float32 lose
 #: the difference of products with such columns. 4,000 rows of 60,000 columns, one of which has a mean of 200
 #: deviations: 29 epochs in place of 202; of 10,000: R2 0.93 in place of 0.
@@ -216,7 +217,9 @@ def _row_update(
         decays = spec.l2 and layer.weight in spec.penalised
         optimizer = cast("BlockAdam", spec.optimizer)
         is_far = centre is not None and float(np.abs(centre).max()) > _FAR_CENTRE
-        if is_far or turned[WEIGHT][0] <= _FEW_COLUMNS * n_entries:
+        n_columns, n_outputs = turned[WEIGHT]
+        few = _FEW_COLUMNS if n_outputs == 1 else _FEW_OF_SEVERAL
+        if is_far or n_columns <= few * n_entries:
             return WholeBlockAdam(turned, weight.dtype, decays=decays, optimizer=optimizer, centre=centre)
         size = spec.batch_size
         return SparseBlockAdam(turned, weight.dtype, size, decays=decays, optimizer=optimizer, centre=centre)

@@ -306,6 +306,17 @@ def test_extreme_rows_and_a_squared_loss_warn():
     OnnxSGDRegressor(random_state=0).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+def test_a_poor_network_on_raw_columns_learns():
+    """Its large activations let first steps diverge, and smaller rates hardly learned: R2 0.2."""
+    X, y = make_friedman1(1000, noise=1.0, random_state=0)
+    X, y = 100 * X, 1e4 * y
+    network = MLPRegressor(random_state=0).fit(X[:700], y[:700])
+    assert network.score(X[700:], y[700:]) < 0
+    model = OnnxSGDRegressor(network, random_state=0).fit(X[:700], y[:700])
+    assert model.score(X[700:], y[700:]) > 0.8
+
+
 def test_a_tuned_model_is_never_worse():
     X, y = load_linnerud(return_X_y=True)
     start = Ridge(alpha=1e-4 * len(X)).fit(X, y[:, 0])
