@@ -300,9 +300,10 @@ class FitPlan:
         return self.loss.probabilities in ("sigmoid", "softmax")
 
     @property
-    def is_hinge(self) -> bool:
-        """True if the loss is the hinge loss of two classes, or that of a perceptron."""
-        return isinstance(self.loss, losses.Hinge) and self.n_outputs == 1
+    def n_hinges(self) -> int:
+        """The hinge losses of a sample; 0: the loss is another one, or a perceptron's of several classes."""
+        is_hinge = isinstance(self.loss, losses.Hinge) and (self.loss_has_scale or self.n_outputs == 1)
+        return self.n_outputs if is_hinge else 0
 
     @cached_property
     def loss_unit(self) -> float | None:

@@ -256,7 +256,7 @@ def _make_rule(
         is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
         put_back=None if plan.device.keeps_data or plan.step_spec.draws or batches.is_long else put_back,
         is_regression=plan.is_regression, is_shuffled=plan.recipe.shuffle, n_rows=len(batches.target),
-        has_margins=not plan.is_likelihood, is_hinge=plan.is_hinge, most_share=finder.most,
+        has_margins=not plan.is_likelihood, n_hinges=plan.n_hinges, most_share=finder.most,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class Problem:
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
         level=-math.inf, length=math.inf, n_rows=1000, has_margins=False,
-        is_hinge=False, most_share=1.0, **stopping
+        n_hinges=0, most_share=1.0, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -48,7 +48,7 @@ class Problem:
             is_regression=is_regression,
             n_rows=n_rows,
             has_margins=has_margins,
-            is_hinge=is_hinge,
+            n_hinges=n_hinges,
             most_share=most_share,
         )
         if begins:
@@ -373,6 +373,8 @@ def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_u
         ("likelihood", 4096, 3, 0.08, False), ("likelihood", 4096, 3, 0.10, True),
         ("margins", 4096, 3, 0.08, False), ("margins", 4096, 3, 0.10, True),
         ("hinge", 4096, 3, 0.25, False), ("hinge", 4096, 3, 0.3, True),
+        ("hinges", 4095, 2, 0.25, False), ("hinges", 4095, 2, 0.3, True),
+        ("hinges", 4096, 3, 0.25, False), ("hinges", 4096, 3, 0.3, True),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("n_batches", [8, 40])
@@ -381,12 +383,12 @@ def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(
 ):
     """In its last window 150 times `tol`, as a share of the loss there, 80 times a loss of margins.
 
-    Of many rows 100 times; a hinge of two classes 400 times. Windows without gain of many rows have half of
+    Of many rows 100 times; hinges 400 times. Windows without gain of many rows have half of
     the epochs of `n_iter_no_change`, in place of a fifth.
     """
     problem = Problem(
         n_batches=n_batches, is_sparse=True, n_rows=n_rows, n_iter_no_change=5,
-        has_margins=kind != "likelihood", is_hinge=kind == "hinge",
+        has_margins=kind != "likelihood", n_hinges={"hinge": 1, "hinges": 3}.get(kind, 0),
     )  # fmt: skip
     n_windows = 0
     while not problem.rule._descent.is_decaying:
@@ -582,7 +584,8 @@ def test_the_last_of_one_or_two_epochs_is_a_decay_if_there_are_many_updates(more
 @pytest.mark.parametrize(
     ("more", "n_rows", "begins"),
     [({}, 1000, True), ({}, 5000, False), ({"has_margins": True}, 1000, False),
-     ({"has_margins": True, "is_hinge": True}, 1000, True), ({"is_hinge": True}, 5000, True)],
+     ({"has_margins": True, "n_hinges": 1}, 1000, True), ({"n_hinges": 1}, 5000, True),
+     ({"has_margins": True, "n_hinges": 3}, 1000, False), ({"n_hinges": 3}, 5000, False)],
 )  # fmt: skip
 def test_the_decay_of_sparse_classifiers_begins_where_a_rate_that_grew_is_cut(more, n_rows, begins):
     problem = Problem(is_sparse=True, n_rows=n_rows, **more)
