@@ -45,7 +45,8 @@ REST = 0.03
 #: The largest mean square of a gradient, over the second moment, that counts. Streams of 6,000 rows in calls
 #: of 8, six seeds: with a class of 2 % the log loss is 0.037 and the balanced accuracy 0.64, and 0.059 and
 #: 0.50 where all gradients count the same; with 5 % 0.056 and 0.83, and 0.073 and 0.70. 30 other kinds of
-#: streams of classes have the same accuracy to 0.01. With 1.0 in place of 2.0 all are as good, to 0.01.
+#: streams of classes have the same accuracy to 0.01; thirty classes in calls of 5 rows have a balanced
+#: accuracy of 0.62 in place of 0.65. With 1.0 in place of 2.0 all are as good, to 0.01.
 MOST_SIZE = 2.0
 #: The largest part of an l2 penalty in a moment that steers, as a power of the largest number: its squares
 #: stay finite; and the largest strength of a penalty, whose products with weights do.
@@ -86,7 +87,8 @@ class BlockAdam(Optimizer):
 
         s = min(mean(gradient^2) / v, 2)
 
-    so that batches without a sample of a rare class, whose gradients are small, count little.
+    so that batches without a sample of a rare class, whose gradients are small, count little. As v begins
+    with zero, the first gradients all count twice.
 
     Parameters
     ----------

@@ -139,9 +139,11 @@ def test_batches_of_default_fits_are_larger():
     assert OnnxSGDClassifier().partial_fit(X, y, classes=np.unique(y)).t_ == 13
 
 
-@pytest.mark.parametrize(("n_rows", "n_updates"), [(4000, 32), (4096, 16), (10_000, 20), (20_000, 40)])
+@pytest.mark.parametrize(
+    ("n_rows", "n_updates"), [(3071, 24), (3072, 12), (6143, 24), (6144, 12), (20_000, 40)]
+)
 def test_many_rows_have_larger_batches(n_rows, n_updates):
-    """From 4,096 rows on an epoch has at least 16 updates, of 256 rows or of 512."""
+    """From 3,072 rows on an epoch has at least 12 updates, of 256 rows or of 512."""
     X, y = sparse.csr_matrix(np.resize(DENSE[:, -3:], (n_rows, 3))), np.resize(CLASS, n_rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

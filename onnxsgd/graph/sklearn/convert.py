@@ -135,14 +135,6 @@ def _refuse(estimator: BaseEstimator) -> None:
             raise UnsupportedError(f"{name} {objection}.")
 
 
-def _lacks_scores(calibrated: Any) -> bool:
-    """Tell whether scores are calibrated that are not those of a linear classifier, nor an option."""
-    estimator, last = calibrated.estimator, final_estimator(calibrated.estimator)
-    if hasattr(last, "coef_") or not hasattr(last, "decision_function"):
-        return False
-    return estimator is not last or type(last).__name__ == "QuadraticDiscriminantAnalysis"
-
-
 _SVC = ("NuSVC", "SVC")
 _PAIRS = (
     "lets pairs of classes vote, which has no gradient: take OneVsRestClassifier, around it or instead of it"
@@ -183,17 +175,10 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
         "has a converter for method='sigmoid' alone",
     ),
     (
-        ("CalibratedClassifierCV",),
-        # skl2onnx 1.20 calibrates their probabilities; this can go when that is mended
-        lambda e: any(map(_lacks_scores, e.calibrated_classifiers_)),
-        "calibrates scores that its converter lacks: put a pipeline around it, not into it, and take another "
-        "classifier than a QuadraticDiscriminantAnalysis",
-    ),
-    (
         ("TunedThresholdClassifierCV",),
         lambda e: True,
-        "has a threshold, which ONNX classifiers of its converter lack: give its estimator_, and compare "
-        "predict_proba with best_threshold_",
+        "has a threshold that its converter drops: give its estimator_, and compare predict_proba with "
+        "best_threshold_",
     ),
 ]
 

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
+from sklearn.svm import SVC, NuSVC
 from sklearn.utils.validation import check_is_fitted
+
+from onnxsgd.exceptions import UnsupportedError
 
 __all__ = ["final_estimator", "prepare", "split_target_transformer"]
 
@@ -58,14 +61,14 @@ def _rebuild(value: object, by_position: bool) -> Any:
     """Adapt `value` and all its parts to the converters, in place if the object is kept."""
     if isinstance(value, FrozenEstimator):
         return _rebuild(value.estimator, by_position)
-    if isinstance(value, GridSearchCV | RandomizedSearchCV):
+    if isinstance(value, GridSearchCV | RandomizedSearchCV) and _is_fitted(value):
         return _rebuild(value.best_estimator_, by_position)
     is_calibrated = type(value).__name__ == "_CalibratedClassifier"
     if is_calibrated or isinstance(value, BaseEstimator):
         for name, entry in vars(value).items():
-            made = _rebuild(entry, by_position)
-            setattr(value, name, _with_linear_scores(made) if is_calibrated else made)
+            setattr(value, name, _rebuild(entry, by_position))
         if is_calibrated:
+            vars(value)["estimator"] = _with_linear_scores(vars(value)["estimator"])
             return value
         adapt = _ADAPTATIONS.get(type(value))
         # the unfitted template of an ensemble is not converted
@@ -120,15 +123,32 @@ def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsR
 def _with_linear_scores(estimator: Any) -> Any:
     """Return a pipeline that ends in a linear classifier without probabilities, with the same scores.
 
-    Other estimators are returned as they are. skl2onnx 1.20 calibrates the probabilities of a pipeline in
+    Others are returned as they are, or refused. skl2onnx 1.20 calibrates the probabilities of a pipeline in
     place of its scores, and converts no LinearSVC there; this can go when that is mended.
     """
     if not isinstance(estimator, Pipeline):
+        if isinstance(estimator, _WITHOUT_SCORES):
+            raise _without_scores(estimator)
         return estimator
     name, last = estimator.steps[-1]
-    if hasattr(last, "coef_") and hasattr(last, "decision_function"):
+    # the coefficients of an SVC are those of pairs of classes
+    if hasattr(last, "coef_") and hasattr(last, "decision_function") and not isinstance(last, SVC | NuSVC):
         last = _linear("hinge", np.atleast_2d(last.coef_), np.atleast_1d(last.intercept_), last.classes_)
+    elif hasattr(last, "decision_function") and not isinstance(last, Pipeline):
+        raise _without_scores(last)
     return Pipeline([*estimator.steps[:-1], (name, _with_linear_scores(last))])
+
+
+def _without_scores(estimator: Any) -> UnsupportedError:
+    """Return the error of a classifier whose scores are calibrated, and whose converter has none."""
+    return UnsupportedError(
+        f"CalibratedClassifierCV calibrates the scores of {type(estimator).__name__}, and its converter has "
+        "probabilities alone: calibrate a linear classifier, in a pipeline or not."
+    )
+
+
+#: Classifiers whose scores are calibrated, and whose converters have none.
+_WITHOUT_SCORES = (QuadraticDiscriminantAnalysis, OneVsRestClassifier, TunedThresholdClassifierCV)
 
 
 def _linear(loss: str, coef: np.ndarray, intercept: np.ndarray, classes: np.ndarray) -> SGDClassifier:

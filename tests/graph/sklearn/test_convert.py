@@ -129,6 +129,10 @@ def test_constants_of_transformers_stay_frozen_in_a_file():
     assert names == ["coef", "intercept"]
 
 
+SCALED = make_pipeline(StandardScaler(), LogisticRegression())
+SCALED_SVC = make_pipeline(StandardScaler(), SVC(kernel="linear"))
+
+
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
@@ -136,8 +140,9 @@ def test_constants_of_transformers_stay_frozen_in_a_file():
         (OneVsOneClassifier(LogisticRegression()), "OneVsRestClassifier"),
         (VotingClassifier([("a", LogisticRegression())]), "voting='soft'"),
         (CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2), "method='sigmoid'"),
-        (CalibratedClassifierCV(QuadraticDiscriminantAnalysis(), cv=2), "put a pipeline around it"),
-        (CalibratedClassifierCV(make_pipeline(StandardScaler(), SVC()), cv=2), "put a pipeline around it"),
+        (CalibratedClassifierCV(QuadraticDiscriminantAnalysis(), cv=2), "calibrate a linear classifier"),
+        (CalibratedClassifierCV(OneVsRestClassifier(SCALED), cv=2), "calibrate a linear classifier"),
+        (VotingClassifier([("a", CalibratedClassifierCV(SCALED_SVC, cv=2))], voting="soft"), "scores of SVC"),
         (MultiOutputClassifier(LogisticRegression()), "one model for each"),
         (make_pipeline(Nystroem(n_components=3), LogisticRegression()), "Nystroem"),
     ],
