@@ -68,6 +68,18 @@ def test_lists_and_sparse_matrices_of_any_format():
     np.testing.assert_allclose(cut.coef_, many.coef_, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("loss", ["hinge", "perceptron"])
+def test_intercepts_of_sparse_classes_move(loss):
+    """Each shard has the factors of rates that the client determines, and none of its own rows."""
+    table = sparse.random(600, 2000, 0.01, "csr", random_state=0)
+    table.data[:] = 1.0
+    labels, executor = np.arange(600) % 3, SerialExecutor()
+    pieces = handles(executor, [(table[:300], labels[:300]), (table[300:], labels[300:])])
+    model = fit_shards(OnnxSGDClassifier(loss=loss, random_state=0), pieces, executor)
+    # they begin at -1/3
+    assert np.abs(model.intercept_ + 1 / 3).max() > 0.01
+
+
 @pytest.mark.parametrize("options", [{}, {"early_stopping": True}])
 def test_each_handle_is_released_once_but_those_of_the_caller(options):
     class Counting(SerialExecutor):

@@ -1070,6 +1070,25 @@ def test_block_adam_may_be_given_with_its_own_numbers():
     assert model.fit(Z, Y).score(Z, Y) > 0.99
 
 
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("hidden", [None, 4])
+def test_a_block_adam_that_is_made_in_another_way_steers_a_stream(hidden):
+    class Own(BlockAdam):
+        def __init__(self, strength):
+            super().__init__(steering=strength)
+
+    X, y = load_iris(return_X_y=True)
+    network = hidden and MLPClassifier(hidden, max_iter=200, random_state=0).fit(X, y)
+    pair = [
+        OnnxSGDClassifier(network, optimizer=optimizer, random_state=0)
+        for optimizer in (Own(0.1), BlockAdam(steering=0.1))
+    ]
+    for model in pair:
+        for rows in np.array_split(np.random.default_rng(0).permutation(150), 5):
+            model.partial_fit(X[rows], y[rows], classes=np.unique(y))
+    np.testing.assert_allclose(pair[0].predict_proba(X), pair[1].predict_proba(X), atol=1e-5)
+
+
 def test_each_target_of_a_stream_has_a_factor_of_its_own():
     """All of them settle: with the sums of all targets some stayed at the largest factor."""
     X = np.random.default_rng(0).normal(size=(6000, 6))
