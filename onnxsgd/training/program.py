@@ -577,11 +577,14 @@ class Program:
         Without `has_rate_scales`, no weight has a factor of its rate.
         """
         layers = self.parts.first_layers if batches.standards else ()
-        moments = [state.moments[name] for name, _, _ in self.columns_of_layers if name in state.moments]
         slows = (
             batches.is_sparse
             and self.is_linear
-            and any(slows_intercept(self.plan, of, batches.target, batches.sample_weight) for of in moments)
+            and any(
+                slows_intercept(self.plan, state.moments[name], batches.target, batches.sample_weight)
+                for name, _, _ in self.columns_of_layers
+                if name in state.moments
+            )
         )
         scales = rate_scales(self.plan, state, layers, slows_intercept=slows) if has_rate_scales else {}
         return Coordinates(layers, batches.standards, scales)
