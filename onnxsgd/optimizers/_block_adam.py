@@ -47,7 +47,8 @@ REST = 0.03
 #: 0.50 where all gradients count the same; with 5 % 0.056 and 0.83, and 0.073 and 0.70. 30 other kinds of
 #: streams of classes have the same accuracy to 0.01; thirty classes in calls of 5 rows have a balanced
 #: accuracy of 0.62 in place of 0.65, and texts of 12 unequal topics in calls of 20 an accuracy of 0.66 in
-#: place of 0.68 (log_loss), 0.74 in place of 0.755 (hinge). With 1.0 in place of 2.0 all are as good, to 0.01.
+#: place of 0.68 (log_loss), 0.74 in place of 0.755 (hinge). With 1.0 in place of 2.0 all are as good, to
+#: 0.01.
 MOST_SIZE = 2.0
 #: The largest part of an l2 penalty in a moment that steers, as a power of the largest number: its squares
 #: stay finite; and the largest strength of a penalty, whose products with weights do.
