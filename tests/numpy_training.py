@@ -77,9 +77,10 @@ class PlainBlockAdam:
         steering=0.0,
         with_penalties=False,
         with_sizes=False,
+        rest=0.03,
     ):
         self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
-        self.with_penalties, self.with_sizes = with_penalties, with_sizes
+        self.with_penalties, self.with_sizes, self.rest = with_penalties, with_sizes, rest
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
@@ -91,7 +92,7 @@ class PlainBlockAdam:
         square = np.mean(gradient**2)
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * square
         size = min(square / self.v, 2.0) if self.with_sizes and self.v > 0 else 1.0
-        self.factor = np.clip(self.factor * np.exp(self.steering * size * (cosine - 0.03)), 0.03, 4.0)
+        self.factor = np.clip(self.factor * np.exp(self.steering * size * (cosine - self.rest)), 0.03, 4.0)
         k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
         w = w - k * self.m / (1 - self.beta_1**t)
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)

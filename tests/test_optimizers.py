@@ -129,6 +129,7 @@ NAMED = {
         {"steering": 0.3},
         {"steering": 0.3, "with_penalties": True},
         {"steering": 0.3, "with_sizes": True},
+        {"steering": 0.3, "rest": 0.4},
     ],
 }
 NAMED_CASES = [
@@ -255,6 +256,7 @@ def test_a_steered_rate_does_not_grow_at_the_minimum_of_a_penalised_loss(norm_ax
         (optimizers.Adam, {"beta_2": -1.0}),
         (optimizers.AdamW, {"epsilon": 0.0}),
         (optimizers.BlockAdam, {"beta_2": 1.0}),
+        (optimizers.BlockAdam, {"rest": 1.0}),
         (optimizers.RMSProp, {"rho": 1.0}),
         (optimizers.Adagrad, {"epsilon": 0.0}),
         (optimizers.Lion, {"beta_2": 1.0}),
@@ -266,10 +268,11 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
         cls(**options)
 
 
-@pytest.mark.parametrize("name", ["with_penalties", "with_sizes"])
-def test_options_of_an_angle_that_steers_nothing_are_refused(name):
-    with pytest.raises(OnnxSGDError, match=f"{name}=True has no effect with steering=0"):
-        optimizers.BlockAdam(**{name: True})
+@pytest.mark.parametrize("option", [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}], ids=str)
+def test_options_of_an_angle_that_steers_nothing_are_refused(option):
+    ((name, value),) = option.items()
+    with pytest.raises(OnnxSGDError, match=f"{name}={value} has no effect with steering=0"):
+        optimizers.BlockAdam(**option)
 
 
 def test_a_momentum_that_would_be_ignored_is_refused():

@@ -94,7 +94,8 @@ def client_step(
     constants = coordinates.constants(state.tensors)
     shapes = tuple((name, tuple(array.shape[1:])) for name, array in rows.features.items())
     factors = intercept_factors(plan) if rows.is_sparse else ()
-    optimizer = plan.optimizer_of(is_linear=program.is_linear)
+    n_rows = plan.batch_size * plan.n_accumulated
+    optimizer = plan.optimizer_of(dict(shapes), n_rows, is_linear=program.is_linear)
     spec = replace(plan.step_spec, row_shapes=shapes, gradient_factors=factors, optimizer=optimizer)
     return ClientStep(
         coordinates.spec(spec, constants) if constants else spec,

@@ -564,7 +564,9 @@ class Program:
         if known is None:
             spec = replace(
                 plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors,
-                optimizer=plan.optimizer_of(is_linear=self.is_linear),
+                optimizer=plan.optimizer_of(
+                    dict(shapes), batches.batch_size * batches.n_accumulated, is_linear=self.is_linear
+                ),
             )  # fmt: skip
             known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
             if len(plan.steps) < _MOST_SPECS:

@@ -61,7 +61,7 @@ def export_step(
     coordinates = _coordinates(plan, state) if recipe.is_auto else Coordinates((), {})
     # the next update is one of a stream
     is_linear = plan.is_linear(coordinates.layers)
-    spec = replace(spec, optimizer=plan.optimizer_of(is_linear=is_linear))
+    spec = replace(spec, optimizer=plan.optimizer_of(row_shapes, plan.batch_size, is_linear=is_linear))
     columns = share_of_columns(coordinates.standards, state.moments, is_linear=is_linear)
     eta = plan.rate_of_stream(is_linear, columns) if recipe.is_auto else state.eta
     training = Training(

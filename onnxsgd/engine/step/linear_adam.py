@@ -48,7 +48,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, bound_of_pull, sized, steered
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, REST, bound_of_pull, sized, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -97,6 +97,8 @@ class LinearBlocks:
         Whether penalties count in the angle that steers the rate.
     with_sizes : bool
         Whether the size of the gradient counts.
+    rest : float
+        The cosine that leaves a factor as it is.
     """
 
     layer: LinearLayer
@@ -109,6 +111,7 @@ class LinearBlocks:
     is_preconditioned: bool = False
     with_penalties: bool = False
     with_sizes: bool = False
+    rest: float = REST
 
     @property
     def states(self) -> dict[str, str]:
@@ -299,7 +302,7 @@ def _moved_blocks(
     steering: ir.Value | float = blocks.steering
     if blocks.with_sizes:
         steering = sized(op, steering, square, op.Mul(second, 1.0 - blocks.beta_2))
-    return [second, steered(op, factors[0], product, moment_square, square, steering)]
+    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rest)]
 
 
 def _moved_along(

@@ -26,7 +26,6 @@ from onnxsgd.optimizers import (
     MOST_FACTOR,
     MOST_SIZE,
     RATE,
-    REST,
     TINY,
     BlockAdam,
 )
@@ -88,7 +87,7 @@ class _BlockAdam:
         self._weight, self._moment, self._decays, self._centre = weight, moment, decays, centre
         #: Whether the penalty counts in the angle.
         self._pulls = decays and optimizer.with_penalties and LOG_FACTOR in shapes
-        self._has_sizes = optimizer.with_sizes
+        self._has_sizes, self._rest = optimizer.with_sizes, optimizer.used_rest
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -190,7 +189,7 @@ class _BlockAdam:
         if self._has_sizes:
             size = square * self._share / (self._second * (1.0 - self._beta_2) + TINY)
             steering = steering * np.minimum(size, MOST_SIZE)
-        moved = self._factor + (cosine - REST) * steering
+        moved = self._factor + (cosine - self._rest) * steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = _positive(moment_square)

@@ -18,7 +18,7 @@ GRADIENTS = RNG.normal(size=(N, B, 3)) + 0.5
 CENTRE = RNG.uniform(0.0, 0.5, D) * (np.arange(D) % 3 > 0)
 
 
-def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, l2, centre):
+def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2, centre):
     """The formula of the docstring of BlockAdam, on dense data, in numpy."""
     m, v, factor, products = np.zeros_like(w), 0.0, 0.0, []
     axis = 0 if blocks[1] > 1 else None
@@ -36,7 +36,7 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, l2, centr
             n = m + (1 - 0.9**t) * l2 * penalties * w if steers else m
             cosine = total(n * G) / np.maximum(np.sqrt(total(n**2) * total(G**2)), 1e-30)
             counted = np.minimum(total(G**2) / size / v, 2.0) * steering if sizes else steering
-            factor = np.clip(factor + counted * (cosine - 0.03), np.log(0.03), np.log(4.0))
+            factor = np.clip(factor + counted * (cosine - (0.03 if rest is None else rest)), np.log(0.03), np.log(4.0))
         m = 0.9 * m + 0.1 * G
         rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
         w = (w - rate * m / (1 - 0.9**t)) / (1 + rate * l2 * penalties)
@@ -45,14 +45,17 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, l2, centr
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("n_blocks", [1, 3])
-@pytest.mark.parametrize(("steering", "steers", "sizes"), [(0, 0, 0), (0.2, 0, 0), (0.2, 1, 0), (0.2, 1, 1)])
+@pytest.mark.parametrize(
+    ("steering", "steers", "sizes", "rest"),
+    [(0, 0, 0, None), (0.2, 0, 0, 0.2), (0.2, 1, 0, None), (0.2, 1, 1, None)],
+)
 @pytest.mark.parametrize("l2", [0.0, 0.01, 30.0])
 @pytest.mark.parametrize("others", [[], [4, 29], [4, 11, 29]])
 @pytest.mark.parametrize("form", ["sparse", "whole"])
 @pytest.mark.parametrize("is_centred", [False, True])
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.dtype(np.float64), 1e-7), (np.dtype(np.float32), 5e-4)])
 def test_updates_are_those_of_dense_batches(
-    n_outputs, n_blocks, steering, steers, sizes, l2, others, form, is_centred, dtype, rounding, monkeypatch
+    n_outputs, n_blocks, steering, steers, sizes, rest, l2, others, form, is_centred, dtype, rounding, monkeypatch
 ):
     """Over more updates than the tables hold at once; the strongest penalty makes the factor small."""
     # the last part of the tables is shorter
@@ -67,7 +70,7 @@ def test_updates_are_those_of_dense_batches(
     shapes |= {PENALTY_SCALE: (D, 1)} if l2 else {}
     shapes |= {LOG_FACTOR: blocks} if steering else {}
     centre = CENTRE.astype(dtype) if is_centred else None
-    optimizer = BlockAdam(steering=steering, with_penalties=bool(steers), with_sizes=bool(sizes))
+    optimizer = BlockAdam(steering=steering, with_penalties=bool(steers), with_sizes=bool(sizes), rest=rest)
     if form == "sparse":
         updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0, optimizer=optimizer, centre=centre)
     else:
@@ -91,7 +94,7 @@ def test_updates_are_those_of_dense_batches(
             updates.multiply(rows, products[-1])
             updates.update(number, rows, np.ascontiguousarray(GRADIENTS[i, :, :n_outputs], dtype))
         updates.end()
-    given = start, blocks, penalties if l2 else 0.0, rate_scale, steering, steers, sizes, l2
+    given = start, blocks, penalties if l2 else 0.0, rate_scale, steering, steers, sizes, rest, l2
     want, want_products = by_hand(*given, CENTRE if is_centred else 0.0)
     np.testing.assert_allclose(products, want_products, rtol=rounding, atol=0.1 * rounding)
     np.testing.assert_allclose(updates.tensors[WEIGHT], want, rtol=rounding, atol=0.1 * rounding)
