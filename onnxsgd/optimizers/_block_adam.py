@@ -134,7 +134,9 @@ class BlockAdam(Optimizer):
         if self.rest is not None:
             check_number("rest", self.rest, least=0, below=1)
             if not self.steering:
-                raise ParameterError(f"rest={self.rest!r} has no effect with steering=0: give a steering > 0.")
+                raise ParameterError(
+                    f"rest={self.rest!r} has no effect with steering=0: give a steering > 0."
+                )
 
     @property
     def averaged_updates(self) -> float:

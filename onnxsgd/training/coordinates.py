@@ -46,6 +46,10 @@ __all__ = [
 #: The columns that the first rate is for. Fits of one epoch on 1,000 to 3,000 rows of 300 to 3,000 columns
 #: have a mean accuracy of 0.68 and an R2 of 0.69 with 34, 0.68 and 0.59 with 113, 0.50 and 0.01 without it.
 _FEW_COLUMNS = 32
+#: The rows of a stream whose deviation may be far from that of further ones: two of 300 columns are nearly
+#: equal in some, and the weights of these would be far too large. The scale of two rows is larger by so many
+#: deviations, that of more by this over the cube of their number less one.
+_FEW_SEEN, _EXCESS_OF_TWO = 10, 9.0
 
 
 @record
@@ -265,10 +269,13 @@ def _largest_root(dtype: np.dtype[np.floating]) -> np.ndarray:
 
 
 def make_coordinates(
-    layers: tuple[FirstLayer, ...], features: Mapping[str, Any], moments: Mapping[str, Moments]
+    layers: tuple[FirstLayer, ...],
+    features: Mapping[str, Any],
+    moments: Mapping[str, Moments],
+    row_weight: float,
 ) -> Coordinates:
-    """Return the coordinates in which the columns of the first layers' inputs are standardised."""
-    return Coordinates(layers, make_standards(columns_of(layers), features, moments))
+    """Return the coordinates in which a stream standardises the columns of the first layers' inputs."""
+    return Coordinates(layers, make_standards(columns_of(layers), features, moments, row_weight=row_weight))
 
 
 def make_standards(
@@ -279,6 +286,7 @@ def make_standards(
     n_rows: int = 0,
     penalty: float | None = None,
     *,
+    row_weight: float | None = None,
     centres_sparse: bool = False,
 ) -> dict[str, Standard]:
     """Return the standardisation of some columns, those of :func:`~.first_layers.columns_of`.
@@ -290,7 +298,8 @@ def make_standards(
     With the `data` of a fit, or some of its `n_rows` rows, columns of dense tables that outnumber these have
     the scales of :func:`~.column_scales.telling_scales`. With the `penalty` of a linear model, the strength
     of its l2 penalty, so have fewer columns, from 33 on, as the choice takes a part of small fits; and there
-    may be a :func:`~.preconditioner.preconditioner`.
+    may be a :func:`~.preconditioner.preconditioner`. With the `row_weight` of a stream, that of a row, scales
+    of its first rows are larger than their deviation.
     """
     standards = {}
     for name, axis, is_centred in columns:
@@ -299,6 +308,10 @@ def make_standards(
         if len(known.count) != features[name].shape[axis]:
             known = known.whole
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
+        if row_weight is not None and is_centred and known.is_full:
+            n_seen = float(known.count[0]) / row_weight
+            if n_seen < _FEW_SEEN:
+                scale = scale * (1.0 + _EXCESS_OF_TWO / max(1.0, n_seen - 1.0) ** 3)
         is_dense_table = len(features[name].shape) == 2 and not sparse.issparse(features[name])
         rows = data if data is not None and is_dense_table and data.target.ndim == 2 else None
         is_wide = penalty is not None and len(scale) > _FEW_COLUMNS and FEW_ROWS * len(scale) > n_rows

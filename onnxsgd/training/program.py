@@ -444,6 +444,7 @@ class Program:
         data = None if in_parts else batches
         standards = make_standards(
             self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear,
+            row_weight=weight_unit if in_parts else None,
             centres_sparse=data is not None and self._centres_sparse(batches),
         )  # fmt: skip
         batches = batches.standardised(standards, weight_unit, is_repeated=not in_parts)

@@ -113,7 +113,7 @@ def _coordinates(plan: FitPlan, state: FitState) -> Coordinates:
                 for value in tail.graph.inputs
                 if value.name in {layer.feature for layer in layers}
             }
-            return make_coordinates(layers, features, state.moments)
+            return make_coordinates(layers, features, state.moments, state.mean_weight or 1.0)
     return Coordinates((), {})
 
 

@@ -1139,6 +1139,52 @@ def test_a_stream_learns_a_rare_class(n_rows):
     assert balanced_accuracy_score(y[20000:], model.predict(X[20000:])) > 0.65
 
 
+@pytest.mark.parametrize("n_rows", [1, 2, 8])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_calls_of_few_rows_learn_many_columns(n_rows, seed):
+    """Single rows had an R2 of 0.57, and of -1.1 where two rows were nearly equal in some columns."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(2000, 300))
+    y = X @ rng.normal(size=300) / 300**0.5
+    target = y + 0.5 * rng.normal(size=2000)
+    model = OnnxSGDRegressor(random_state=0)
+    for first in range(0, 1200, n_rows):
+        model.partial_fit(X[first : first + n_rows], target[first : first + n_rows])
+    assert model.score(X[1200:], y[1200:]) > 0.75
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("n_rows", [1, 4])
+def test_calls_of_few_rows_train_a_network_of_many_columns(n_rows):
+    """Its rates fell to their least factor before much was learned: an R2 of 0.01 and 0.42."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2700, 100))
+    y = np.tanh(0.2 * X @ rng.normal(size=(100, 6))) @ rng.normal(size=6)
+    target = y + 0.3 * rng.normal(size=2700)
+    network = MLPRegressor(hidden_layer_sizes=30, max_iter=1, random_state=0).fit(X[:500], target[:500])
+    model = OnnxSGDRegressor(network, random_state=0)
+    for first in range(500, 1700, n_rows):
+        model.partial_fit(X[first : first + n_rows], target[first : first + n_rows])
+    assert model.score(X[1700:], y[1700:]) > 0.55
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize(
+    ("n_columns", "hidden", "n_rows", "least"),
+    [(10, None, 1, 0.03), (400, None, 8, 0.015), (400, None, 1, 0.001875), (400, 5, 8, 0.0048)],
+)
+def test_the_cosine_that_leaves_a_rate_as_it_is(n_columns, hidden, n_rows, least, monkeypatch):
+    """A given one is kept; else it is in proportion to rows over columns, within bounds."""
+    made = []
+    monkeypatch.setattr(BlockAdam, "structure", property(lambda self: made.append(self.used_rest) or (self,)))
+    X = np.random.default_rng(0).normal(size=(64, n_columns))
+    network = hidden and MLPRegressor(hidden_layer_sizes=hidden, max_iter=1).fit(X, X[:, 0])
+    for given, expected in ((None, least), (0.25, 0.25)):
+        optimizer = BlockAdam(steering=0.1, rest=given)
+        OnnxSGDRegressor(network, optimizer=optimizer, random_state=0).partial_fit(X[:n_rows], X[:n_rows, 0])
+        assert made[-1] == pytest.approx(expected)
+
+
 def test_a_stream_of_the_same_data_keeps_a_fit():
     """The noise of the target is no reason for large steps: with them R2 fell by 0.05."""
     rng = np.random.default_rng(0)

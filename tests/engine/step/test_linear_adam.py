@@ -106,7 +106,9 @@ def test_classification(runs, name, penalty):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
-@pytest.mark.parametrize("option", [{}, {"with_penalties": True}, {"with_sizes": True}, {"rest": 0.4}], ids=str)
+@pytest.mark.parametrize(
+    "option", [{}, {"with_penalties": True}, {"with_sizes": True}, {"rest": 0.4}], ids=str
+)
 def test_steered_rates(runs, n_outputs, option):
     """The factor of each block follows the angle between its gradient and its moment."""
     y = np.c_[Y, -Y, Y**2][:, :n_outputs]

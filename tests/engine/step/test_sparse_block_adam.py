@@ -36,7 +36,9 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
             n = m + (1 - 0.9**t) * l2 * penalties * w if steers else m
             cosine = total(n * G) / np.maximum(np.sqrt(total(n**2) * total(G**2)), 1e-30)
             counted = np.minimum(total(G**2) / size / v, 2.0) * steering if sizes else steering
-            factor = np.clip(factor + counted * (cosine - (0.03 if rest is None else rest)), np.log(0.03), np.log(4.0))
+            factor = np.clip(
+                factor + counted * (cosine - (0.03 if rest is None else rest)), np.log(0.03), np.log(4.0)
+            )
         m = 0.9 * m + 0.1 * G
         rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
         w = (w - rate * m / (1 - 0.9**t)) / (1 + rate * l2 * penalties)
@@ -55,7 +57,19 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
 @pytest.mark.parametrize("is_centred", [False, True])
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.dtype(np.float64), 1e-7), (np.dtype(np.float32), 5e-4)])
 def test_updates_are_those_of_dense_batches(
-    n_outputs, n_blocks, steering, steers, sizes, rest, l2, others, form, is_centred, dtype, rounding, monkeypatch
+    n_outputs,
+    n_blocks,
+    steering,
+    steers,
+    sizes,
+    rest,
+    l2,
+    others,
+    form,
+    is_centred,
+    dtype,
+    rounding,
+    monkeypatch,
 ):
     """Over more updates than the tables hold at once; the strongest penalty makes the factor small."""
     # the last part of the tables is shorter
