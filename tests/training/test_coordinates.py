@@ -18,7 +18,7 @@ W, B = RNG.normal(size=(3, 2)), RNG.normal(size=2)
 
 
 def coordinates(layer, table=X):
-    return make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(len(X)))})
+    return make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(len(X)))}, 1.0)
 
 
 def standard_data(changed):
@@ -45,7 +45,7 @@ def test_the_layer_is_the_same_function(is_transposed):
 
 def test_layers_that_share_an_intercept_shift_it_together():
     layers = (FirstLayer("x", "w", "b", False), FirstLayer("x", "u", "b", False))
-    changed = make_coordinates(layers, {"x": X}, {"x": Moments.of(X, np.ones(40))})
+    changed = make_coordinates(layers, {"x": X}, {"x": Moments.of(X, np.ones(40))}, 1.0)
     given = {("w", WEIGHT): W, ("u", WEIGHT): -2.0 * W, ("b", WEIGHT): B}
     there = changed.standardised(given)
     standard = standard_data(changed)
@@ -71,7 +71,7 @@ def test_channels_of_a_convolution_are_scaled(groups, n_axes):
     filters = RNG.normal(size=(6, 4 // groups, *(3,) * n_axes))
     layer = FirstLayer("x", "w", None, False, groups)
     known = Moments.of(images, np.ones(5), layer.column_axis)
-    changed = make_coordinates((layer,), {"x": images}, {"x": known})
+    changed = make_coordinates((layer,), {"x": images}, {"x": known}, 1.0)
     rows = images.copy()
     changed.standards["x"].apply(rows)
     np.testing.assert_allclose((rows**2).mean(axis=(0, *range(2, rows.ndim))), 1, rtol=1e-12)
@@ -116,7 +116,7 @@ def test_numbers_beyond_the_type_become_its_largest_ones():
     """In float32 the factor 1 / s^2 of a column of 1e-21 is 1e42; a weight that diverged still shows it."""
     table = (X[:, [0]] - 3.0).astype(np.float32) * np.float32(1e-25)
     layer = FirstLayer("x", "w", None, False)
-    changed = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))})
+    changed = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))}, 1.0)
     weight = np.float32([[1.0, -1e30, np.inf]])
     with np.errstate(all="raise"):
         scale = changed.constants({("w", WEIGHT): weight})["w", PENALTY_SCALE]
@@ -130,7 +130,7 @@ def test_numbers_beyond_the_type_become_its_largest_ones():
 def test_columns_whose_squares_overflow_have_finite_scales():
     table = np.array([[1e300], [-1e300]] * 20)
     layer = FirstLayer("x", "w", None, False)
-    changed = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))})
+    changed = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))}, 1.0)
     weight = np.array([[1e-300]])
     with np.errstate(over="raise", divide="raise", invalid="raise"):
         assert changed.constants({("w", WEIGHT): weight})["w", PENALTY_SCALE] == 0
@@ -164,7 +164,7 @@ def test_weights_that_are_converted_in_place_have_the_same_bytes(is_transposed):
     table = X.astype(np.float32)
     layer = FirstLayer("x", "w", "b", is_transposed)
     given = (W.T if is_transposed else W).astype(np.float32)
-    standards = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))}).standards
+    standards = make_coordinates((layer,), {"x": table}, {"x": Moments.of(table, np.ones(40))}, 1.0).standards
     changed = Coordinates((layer,), standards, {"w": np.full((1, 1), 0.3)})
     tensors = {("w", WEIGHT): given, ("b", WEIGHT): B.astype(np.float32)[None]}
     tensors |= {
