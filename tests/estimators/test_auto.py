@@ -990,7 +990,7 @@ def test_random_networks_learn_in_streams(hidden, scale, unit):
     X, y = load_digits(return_X_y=True)
     X, model = X * unit / 16, random_layers([64, *hidden, 10], scale, 0)
     learner = OnnxSGDClassifier(model, random_state=0)
-    for start in 4 * [*range(0, 1000, 200)]:
+    for start in 5 * [*range(0, 1000, 200)]:
         part = slice(start, start + 200)
         learner.partial_fit(X[part], y[part], classes=range(10))
     assert learner.score(X[1000:], y[1000:]) > 0.85
@@ -1139,10 +1139,13 @@ def test_a_stream_learns_a_rare_class(n_rows):
     assert balanced_accuracy_score(y[20000:], model.predict(X[20000:])) > 0.65
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 8])
+@pytest.mark.parametrize("n_rows", [1, 2, 8, 9, 17])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_calls_of_few_rows_learn_many_columns(n_rows, seed):
-    """Single rows had an R2 of 0.57, and of -1.1 where two rows were nearly equal in some columns."""
+    """Single rows had an R2 of 0.58, and of -1.1 where two rows were nearly equal in some columns.
+
+    Where the last row of a call is a batch of its own it counts as others, not eight times: 0.60 to 0.69.
+    """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(2000, 300))
     y = X @ rng.normal(size=300) / 300**0.5
