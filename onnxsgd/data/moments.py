@@ -244,7 +244,7 @@ class Moments:
     @property
     def centre(self) -> np.ndarray:
         """The mean of each column over all rows; zero for sparse ones."""
-        return self.mean if self.is_full else np.where(self._is_dense, self.mean_of_rows, 0.0)
+        return self.mean if self.is_full else np.where(self.are_dense, self.mean_of_rows, 0.0)
 
     @property
     def mean_of_rows(self) -> np.ndarray:
@@ -275,7 +275,7 @@ class Moments:
         if is_any(is_constant):
             deviation = np.where(is_constant, size, deviation)
         if not is_full:
-            deviation = np.where(self._is_dense, deviation, self._size_of_entries)
+            deviation = np.where(self.are_dense, deviation, self._size_of_entries)
         return _invertible(deviation, dtype)
 
     def size(self, dtype: np.dtype[Any] | type = np.float64) -> np.ndarray:
@@ -291,7 +291,7 @@ class Moments:
         if self.is_full:
             return _invertible(np.sqrt(squares), dtype)
         dense = np.sqrt(self._share * squares)
-        return _invertible(np.where(self._is_dense, dense, self._size_of_entries), dtype)
+        return _invertible(np.where(self.are_dense, dense, self._size_of_entries), dtype)
 
     def crowding(self, n_columns: int) -> float:
         """Return the root of the share of so many columns that an update moves; 1 for dense data.
@@ -299,7 +299,7 @@ class Moments:
         These are the geometric mean of the columns with an entry, and of the entries of a row: the former
         alone give sparse data rates at which the loss grows first, the latter too small ones.
         """
-        if self.is_full or self._is_dense.all():
+        if self.is_full or self.are_dense.all():
             return 1.0
         n_moved = math.sqrt(float(self._share.sum()) * np.count_nonzero(self.count))
         return math.sqrt(n_moved / n_columns) if n_moved else 1.0
@@ -309,7 +309,8 @@ class Moments:
         return _ratio(self.count, self.total)
 
     @cached_property
-    def _is_dense(self) -> np.ndarray:
+    def are_dense(self) -> np.ndarray:
+        """Tell of each column whether it has entries in most rows, and is centred."""
         return self._share >= _DENSE
 
     @property
@@ -327,7 +328,7 @@ class Moments:
         Sizes of words in tf-idf are their importance. A column without an entry so far has the mean, too.
         """
         size = np.sqrt(self._variance + self.mean**2)
-        weight = self.count * ((size > 0) & ~self._is_dense)
+        weight = self.count * ((size > 0) & ~self.are_dense)
         if not weight.any():
             return size
         # a dot product of so many columns would start the threads of BLAS

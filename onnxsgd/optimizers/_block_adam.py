@@ -102,7 +102,8 @@ class BlockAdam(Optimizer):
         streams under ``learning_rate="auto"``.
     rest : float or None, default=None
         The cosine that leaves the factor as it is, in [0, 1), which needs a steering; None: 0.03, and less in
-        streams under ``learning_rate="auto"`` whose batches have few samples for the number of columns.
+        streams of linear classifiers on sparse data under ``learning_rate="auto"``, where batches have fewer
+        than 16 samples.
     with_penalties : bool, default=False
         Whether the penalties count in the angle, which needs a steering. Streams of linear models under
         ``learning_rate="auto"`` have it.

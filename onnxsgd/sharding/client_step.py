@@ -17,7 +17,6 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.runtime.cache import cached
 from onnxsgd.runtime.sessions import make_session
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers
-from onnxsgd.training.fit_plan import n_columns_of
 from onnxsgd.training.program import Program
 from onnxsgd.training.sparse_runners import intercept_factors
 from onnxsgd.training.state import FitState, rate_scales
@@ -96,9 +95,7 @@ def client_step(
     shapes = tuple((name, tuple(array.shape[1:])) for name, array in rows.features.items())
     factors = intercept_factors(plan) if rows.is_sparse else ()
     n_rows = plan.batch_size * plan.n_accumulated
-    optimizer = plan.optimizer_of(
-        n_columns_of([shape for _, shape in shapes]), n_rows, is_linear=program.is_linear
-    )
+    optimizer = plan.optimizer_of(n_rows, is_linear=program.is_linear, n_sparse_columns=rows.n_sparse_columns)
     spec = replace(plan.step_spec, row_shapes=shapes, gradient_factors=factors, optimizer=optimizer)
     return ClientStep(
         coordinates.spec(spec, constants) if constants else spec,

@@ -191,8 +191,9 @@ def _add_moments(
         state.moments[name] = merged_moments(known, moments, may_change=may_change)
     data = None if plan.recipe.in_parts else few
     standards = make_standards(
-        program.columns_of_layers, few.features, state.moments, data, n_rows, program.penalty_of_linear
-    )
+        program.columns_of_layers, few.features, state.moments, data, n_rows, program.penalty_of_linear,
+        row_weight=state.mean_weight if plan.recipe.in_parts else None,
+    )  # fmt: skip
     return standards, has_extremes
 
 

@@ -308,10 +308,11 @@ def make_standards(
         if len(known.count) != features[name].shape[axis]:
             known = known.whole
         scale = known.deviation(dtype) if is_centred else known.size(dtype)
-        if row_weight is not None and is_centred and known.is_full:
-            n_seen = float(known.count[0]) / row_weight
+        if row_weight is not None and is_centred and len(known.total):
+            n_seen = float(known.total[0]) / row_weight
             if n_seen < _FEW_SEEN:
-                scale = scale * (1.0 + _EXCESS_OF_TWO / max(1.0, n_seen - 1.0) ** 3)
+                excess = _EXCESS_OF_TWO / max(1.0, n_seen - 1.0) ** 3
+                scale = scale * np.where(known.are_dense, 1.0 + excess, 1.0)
         is_dense_table = len(features[name].shape) == 2 and not sparse.issparse(features[name])
         rows = data if data is not None and is_dense_table and data.target.ndim == 2 else None
         is_wide = penalty is not None and len(scale) > _FEW_COLUMNS and FEW_ROWS * len(scale) > n_rows

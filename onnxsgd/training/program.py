@@ -59,7 +59,7 @@ from onnxsgd.runtime.sessions import has_several_threads, make_session, resolve_
 from onnxsgd.runtime.stages import stage
 from onnxsgd.training.coordinates import Coordinates, StandardisedBuffers, make_standards
 from onnxsgd.training.epochs import Runners
-from onnxsgd.training.fit_plan import FitPlan, n_columns_of
+from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.frozen_features import FrozenFeature
 from onnxsgd.training.linear_runner import LinearLoop, choose_linear_loop, is_one_layer
 from onnxsgd.training.repeated_part import RepeatedPart, is_dense, parts_ahead, repeats_parts
@@ -560,28 +560,21 @@ class Program:
         factors = intercept_factors(plan) if is_sparse else ()
         coordinates = self.coordinates(state, batches)
         constants = coordinates.constants(state.tensors)
-        key = (batches.batch_size, shapes, factors, tuple([(k, a.shape) for k, a in constants.items()]))
+        sizes = batches.batch_size, batches.n_accumulated
+        key = (*sizes, shapes, factors, tuple([(k, a.shape) for k, a in constants.items()]))
         known = plan.steps.get(key)
         if known is None:
             spec = replace(
                 plan.step_spec, batch_size=batches.batch_size, row_shapes=shapes, gradient_factors=factors,
                 optimizer=plan.optimizer_of(
-                    self._n_columns(batches), batches.batch_size * batches.n_accumulated,
-                    is_linear=self.is_linear,
+                    batches.batch_size * batches.n_accumulated, is_linear=self.is_linear,
+                    n_sparse_columns=batches.n_sparse_columns,
                 ),
             )  # fmt: skip
             known = KnownStep(coordinates.spec(spec, constants) if constants else spec)
             if len(plan.steps) < _MOST_SPECS:
                 plan.steps[key] = known
         return known, coordinates
-
-    def _n_columns(self, batches: Batches) -> int:
-        """Return the columns of all features, of sparse ones without an entry too; lengths count as one."""
-        if batches.columns is not None:
-            return batches.columns[1]
-        if not self.plan.has_lengths:
-            return n_columns_of([array.shape[1:] for array in batches.features.values()])
-        return n_columns_of([shape for _, shape in open_row_shapes(self.parts.split.tail, batches.features)])
 
     def coordinates(self, state: FitState, batches: Batches, *, has_rate_scales: bool = True) -> Coordinates:
         """Return the coordinates in which updates on these data are computed.

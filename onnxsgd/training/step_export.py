@@ -17,7 +17,7 @@ from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.nodes import element_type, shape_of
 from onnxsgd.graph.reading.first_layers import first_layers
 from onnxsgd.training.coordinates import Coordinates, make_coordinates, share_of_columns
-from onnxsgd.training.fit_plan import FitPlan, n_columns_of
+from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.state import FitState, missing_starts, output_unit, rate_scales
 
 __all__ = ["export_step"]
@@ -60,8 +60,8 @@ def export_step(
     spec = replace(spec, row_shapes=tuple(row_shapes.items()), half=None)
     coordinates = _coordinates(plan, state) if recipe.is_auto else Coordinates((), {})
     # the next update is one of a stream
-    is_linear, n_columns = plan.is_linear(coordinates.layers), n_columns_of(row_shapes.values())
-    spec = replace(spec, optimizer=plan.optimizer_of(n_columns, plan.batch_size, is_linear=is_linear))
+    is_linear = plan.is_linear(coordinates.layers)
+    spec = replace(spec, optimizer=plan.optimizer_of(plan.batch_size, is_linear=is_linear))
     columns = share_of_columns(coordinates.standards, state.moments, is_linear=is_linear)
     eta = plan.rate_of_stream(is_linear, columns) if recipe.is_auto else state.eta
     training = Training(

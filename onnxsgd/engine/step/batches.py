@@ -297,6 +297,15 @@ class Batches:
         """True if any of the features is a sparse matrix."""
         return any(map(is_sparse, self.features.values()))
 
+    @property
+    def n_sparse_columns(self) -> int | None:
+        """The columns of sparse features, of those without an entry too; None: all features are dense."""
+        if not self.is_sparse:
+            return None
+        if self.columns is not None:
+            return self.columns[1]
+        return sum(int(np.prod(array.shape[1:])) for array in self.features.values())
+
     def mixed(self, random_state: np.random.RandomState) -> Batches:
         """Return the same data with their rows in a random order."""
         rows = random_state.permutation(len(self.target))
