@@ -48,19 +48,17 @@ class TrainingStep:
         size = self.manifest["batch_size"]
         if sample_weight is None:
             sample_weight = np.ones(len(target))
-        total, n_rows = 0.0, 0
+        total = 0.0
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             weight = np.zeros(size)
             weight[: len(rows)] = sample_weight[rows]
             rows = np.resize(rows, size)  # a short batch is padded with rows of weight zero
             batch = {name: array[rows] for name, array in features.items()}
-            # the samples of a short batch count as those of a full one
-            n_rows = max(n_rows, np.count_nonzero(weight))
-            total += self.update(batch, target[rows], weight, n_rows)
+            total += self.update(batch, target[rows], weight)
         return total / sample_weight[order].sum()
 
-    def update(self, batch, target, weight, n_rows):
+    def update(self, batch, target, weight):
         """Make one update; return the weighted sum of the losses of the batch before it."""
         manifest = self.manifest
         for number in manifest["numbers"]:
@@ -68,7 +66,7 @@ class TrainingStep:
                 self.numbers[number["name"]] = self.generator.integers(number["below"])
             else:
                 self.numbers[number["name"]] = _evaluate(number["formula"], self.numbers)
-        known = {**self.numbers, "w": weight, "total": weight.sum(), "rows": n_rows}
+        known = {**self.numbers, "w": weight, "total": weight.sum(), "rows": np.count_nonzero(weight)}
         for name in ("sample_weight", "gradient_weight"):
             known[name] = _evaluate(manifest[name]["formula"], known)
         feeds = {

@@ -1139,13 +1139,10 @@ def test_a_stream_learns_a_rare_class(n_rows):
     assert balanced_accuracy_score(y[20000:], model.predict(X[20000:])) > 0.65
 
 
-@pytest.mark.parametrize(("n_rows", "least"), [(2, 0.55), (8, 0.8), (9, 0.8), (17, 0.8)])
+@pytest.mark.parametrize(("n_rows", "least"), [(2, 0.55), (8, 0.8)])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_calls_of_few_rows_learn_many_columns(n_rows, least, seed):
-    """Calls of two rows had an R2 of -1.9, as two rows are nearly equal in some columns.
-
-    Where the last row of a call is a batch of its own it counts as others, not eight times: 0.60 to 0.69.
-    """
+    """Calls of two rows had an R2 of -1.9, as two rows are nearly equal in some columns."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(2000, 300))
     y = X @ rng.normal(size=300) / 300**0.5

@@ -117,8 +117,7 @@ def describe_data(
     gradient = {"formula": f"sample_weight{scaled}"}
     if training.weight_unit is not None:
         share = Formula("w") / (Formula("rows") * training.weight_unit)
-        rows = "the number of samples whose w is not 0; of a short batch behind full ones, that of a full one"
-        gradient = {"formula": to_text(share) + scaled, "rows": rows}
+        gradient = {"formula": to_text(share) + scaled, "rows": "the number of samples whose w is not 0"}
     return {
         "batch_size": spec.batch_size,
         "short_batch": "fill it up with any rows whose w is 0",

@@ -155,8 +155,6 @@ class _Scale(NamedTuple):
     is_mean: bool
     unit: float | None
     n_accumulated: int
-    is_repeated: bool
-    n_of_epoch: int
     dtype: np.dtype[Any]
 
     def weights(self, weight: np.ndarray) -> _Weights:
@@ -172,9 +170,7 @@ class _Scale(NamedTuple):
             return weight.astype(self.dtype), *even
         weight = weight / totals[:, None, None]
         n_rows = np.minimum(self.n_samples - self.batch_size * np.arange(n_batches), self.batch_size)
-        if self.unit is not None and not self.is_repeated:
-            factors = totals / (unit * min(self.batch_size * self.n_accumulated, self.n_of_epoch))
-        elif self.n_accumulated > 1:
+        if self.n_accumulated > 1:
             starts = np.arange(0, n_batches, self.n_accumulated)
             parts = totals if self.unit is None else unit * n_rows
             of_updates = np.add.reduceat(parts, starts).repeat(self.n_accumulated)[:n_batches]
@@ -224,13 +220,12 @@ class Batches:
     standards : dict of Standard
         The standardisation of features, which their copies into buffers receive.
     weight_unit : float or None
-        The weight of a sample whose gradient has the factor 1 / n, for the n samples of an update: batches of
-        heavy samples make longer steps, and the steps of an epoch follow the weighted mean over all samples.
-        None: each batch follows the weighted mean over its own samples.
+        The weight of a sample whose gradient has the factor 1 / `batch_size`: batches of heavy samples make
+        longer steps, and the steps of an epoch follow the weighted mean over all samples. None: each batch
+        follows the weighted mean over its own samples.
     is_repeated : bool
         Whether the samples are taken more than once: small tables are then standardised once, not in each
-        epoch. Those of a call of a stream are taken once: with a unit, a short batch behind others has the n
-        of these, and makes a shorter step, as its few samples would count several times otherwise.
+        epoch.
     columns : (ndarray, int) or None
         The columns that the only feature has of a sparse table, in ascending order, and the number of all
         columns; None: it has all.
@@ -473,7 +468,7 @@ class Batches:
     def _scale(self) -> _Scale:
         return _Scale(
             len(self.target), self.batch_size, self.is_mean, self.weight_unit, self.n_accumulated,
-            self.is_repeated, len(self.target), self.target.dtype,
+            self.target.dtype,
         )  # fmt: skip
 
     def table(self, name: str) -> np.ndarray:
