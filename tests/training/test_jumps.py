@@ -52,10 +52,23 @@ def test_a_call_in_other_units_changes_no_weight(n_rows, change):
         assert model.score(X, y) > 0.99
 
 
+def test_rows_of_another_region_are_left_out_once():
+    """The model is linear there too, and rows far from the others tell its slopes best."""
+    model, rng = _trained(20, 50), np.random.default_rng(5)
+    coef, losses = np.add(COEF, [0.0, 0.0, 0.0, 0.5]), []
+    for number in range(60):
+        X = rng.normal(size=(50, 4)) * [1, 1, 1, 0.01 if number % 5 else 20.0]
+        y = X @ coef + 0.1 * rng.normal(size=50)
+        losses.append(np.mean((model.predict(X) - y) ** 2))
+        model.partial_fit(X, y)
+    assert losses[0] > 50.0
+    assert max(losses[-5:]) < 1.0
+
+
 @pytest.mark.parametrize("n_rows", [48, 50])
 @pytest.mark.parametrize("seed", [5, 6, 7])
-def test_rows_of_another_region_are_left_out_once(n_rows, seed):
-    """The model is linear there too: the second call of such rows moves it."""
+def test_the_second_call_of_rows_of_another_region_moves_the_model(n_rows, seed):
+    """The first one changes nothing, as the calls of usual rows between them."""
     model, rng = _trained(20, n_rows), np.random.default_rng(seed)
     coef = np.add(COEF, [0.0, 0.0, 0.0, 0.5])
     for number in range(6):
