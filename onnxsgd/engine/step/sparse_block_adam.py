@@ -450,14 +450,14 @@ class SparseBlockAdam(_BlockAdam):
         """Compute the weight and the moment themselves."""
         reach, scale = _like(self._weight, self._reach), _like(self._weight, self._scale)
         if self._centre is not None:
-            one = 1, self._weight.shape[1]
             multiples = [
-                np.broadcast_to(_like(self._weight, number), one)
+                np.broadcast_to(_like(self._weight, number), (1, self._weight.shape[1]))
                 for number in (self._of_weight, self._of_moment)
             ]
-            for table, multiple in zip(
-                self._tables, multiples if one[1] == 1 else [np.hstack(multiples)], strict=True
-            ):
+            if len(self._tables) == 1:
+                # the halves of its rows beside each other
+                multiples = [np.hstack(multiples)]
+            for table, multiple in zip(self._tables, multiples, strict=True):
                 _add_multiple(table, self._centre, multiple)
         if len(self._tables) == 1:
             _combine_halves(self._tables[0], scale, -reach * scale, self._power)
