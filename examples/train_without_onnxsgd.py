@@ -48,9 +48,12 @@ class TrainingStep:
         size = self.manifest["batch_size"]
         if sample_weight is None:
             sample_weight = np.ones(len(target))
-        total = 0.0
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
+        total, count = 0.0, -(-len(order) // size)
+        if self.manifest["has_even_batches"]:
+            batches = np.array_split(order, count)
+        else:
+            batches = [order[i * size : (i + 1) * size] for i in range(count)]
+        for rows in batches:
             weight = np.zeros(size)
             weight[: len(rows)] = sample_weight[rows]
             rows = np.resize(rows, size)  # a short batch is padded with rows of weight zero

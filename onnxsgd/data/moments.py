@@ -17,7 +17,7 @@ from onnxsgd.data.extremes import bulk
 from onnxsgd.data.masks import are_all, how_many, is_any
 from onnxsgd.data.row_tables import RowTable, Table, as_array, column_of
 
-__all__ = ["Moments", "add_moments", "quiet_squares"]
+__all__ = ["Moments", "add_moments", "factor_of_few", "quiet_squares"]
 
 #: Numbers of dense data that are converted to float64 at once: 1 MB.
 _BLOCK = 131_072
@@ -39,6 +39,10 @@ _FAR = 5.0
 _FEW_FAR, _VERY_FAR = 0.25, 1000.0
 #: The fewest rows that show that so many times as many rows before had extreme entries.
 _SOME_ROWS, _FIRST = 8, 10
+#: The rows of a stream whose deviation may be far from that of further ones: two of 300 columns are nearly
+#: equal in some, and the weights of these would be far too large. The deviation of two rows is larger by so
+#: many, that of more by this over the cube of their number less one.
+_FEW_SEEN, _EXCESS_OF_TWO = 10, 9.0
 #: The share of the negative exponents that scales may have: the others are left for weights above 1.
 _USED_EXPONENTS = 0.9
 
@@ -381,6 +385,11 @@ def quiet_squares() -> np.errstate:
     A context around each sum takes longer than the sum of few numbers.
     """
     return np.errstate(over="ignore", invalid="ignore")
+
+
+def factor_of_few(n_rows: float) -> float:
+    """Return the factor of the deviation of so many rows where others follow: 10 for two, 1 for many."""
+    return 1.0 + _EXCESS_OF_TWO / max(1.0, n_rows - 1.0) ** 3 if n_rows < _FEW_SEEN else 1.0
 
 
 def add_moments(

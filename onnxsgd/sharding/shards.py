@@ -215,7 +215,7 @@ class ShardedProgram:
         """Return the noise that the model could fit, where the client has all rows."""
         return self.program.noise(batches, some)
 
-    def best_constant(self, batches: Batches) -> np.ndarray:
+    def best_constant(self, batches: Batches, unit: np.ndarray | None = None) -> np.ndarray:
         """Return the raw predictions of the best constant, zeros if unknown."""
         if not self.program.knows_constant:
             return np.zeros(1)
@@ -226,4 +226,5 @@ class ShardedProgram:
             some.sample_weight,
             shards.mean_of_target(),
             sum(shards.n_rows),
+            unit,
         )

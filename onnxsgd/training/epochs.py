@@ -222,14 +222,12 @@ class Epochs:
                 if window.stop <= within.first:
                     continue
                 updates = batches.window(order, window)
-                first, end = (-(-batch // batches.n_accumulated) for batch in (window.start, window.stop))
-                of_window = None if rates is None else rates[first:end]
+                of_window = None if rates is None else rates[batches.updates_of_window(window)]
                 if within.enter(window.start):
                     runners.buffers.load(state.tensors)
                     within.write_first()
-                n_batches = window.stop - window.start
                 numbers = numbers_of_epochs(
-                    self._plan, state, batches, 1, of_window, self._output_unit, n_batches
+                    self._plan, state, batches, 1, of_window, self._output_unit, window
                 )
                 if not self._run_planned(updates, limit, numbers, 0, within):
                     return
@@ -401,7 +399,7 @@ class Epochs:
         if batches.blocks is not None:
             return np.stack([batches.block_order(random_state)[:] for _ in range(count)])
         if batches.is_mixed:
-            return _shifted(self._drawn_together, n_samples, batches.batch_size, random_state)
+            return _shifted(self._drawn_together, batches.cuts.n_rows, random_state)
         return shuffled((self._drawn_together, n_samples), random_state)
 
     def put_back(self) -> None:
@@ -545,18 +543,20 @@ def _compared(part: slice) -> slice:
     return slice((part.stop - 1) // _PART * _PART, part.stop)
 
 
-def _shifted(count: int, n: int, size: int, random_state: np.random.RandomState) -> np.ndarray:
-    """Return orders of the numbers below `n`: runs of neighbours in random order, from a random one on.
+def _shifted(count: int, n_rows: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:
+    """Return orders of the samples of batches of `n_rows`: runs of neighbours, from a random sample on.
 
     The batches of an epoch are then parts of the data, which need no copy.
     """
-    n_runs = n // size
-    first = random_state.randint(n, size=(count, 1))
-    orders = np.empty((count, n), np.intp)
-    runs = shuffled((count, n_runs), random_state)[:, :, None] * size + np.arange(size)
-    orders[:, : n_runs * size] = runs.reshape(count, -1)
-    orders[:, n_runs * size :] = np.arange(n_runs * size, n)
-    orders += first
+    n, n_runs = int(n_rows.sum()), len(n_rows)
+    shift = random_state.randint(n, size=(count, 1))
+    runs = shuffled((count, n_runs), random_state).astype(np.intp, copy=False)
+    # the runs lie in the data as drawn, and have the lengths of their batches
+    lengths = np.empty_like(runs)
+    np.put_along_axis(lengths, runs, n_rows[None, :], axis=1)
+    starts = np.take_along_axis(lengths.cumsum(axis=1) - lengths, runs, axis=1)
+    within = np.arange(n) - (n_rows.cumsum() - n_rows).repeat(n_rows)
+    orders: np.ndarray = starts.repeat(n_rows, axis=1) + within + shift
     orders[orders >= n] -= n
     return orders
 
@@ -650,15 +650,16 @@ def numbers_of_epochs(
     n_epochs: int,
     rates: np.ndarray | None,
     unit: float,
-    n_batches: int | None = None,
+    window: slice | None = None,
 ) -> Numbers:
     """Return the numbers of the next `n_epochs` epochs, with these rates, or else those of the schedule.
 
-    Rates of an even last layer have the given unit. With `n_batches`, numbers of so many batches of an epoch.
+    Rates of an even last layer have the given unit. With `window`, numbers of its batches of an epoch.
     """
     recipe, count = plan.recipe, n_epochs * batches.n_updates
-    if n_batches is not None:
-        count = -(-n_batches // batches.n_accumulated)
+    if window is not None:
+        of_window = batches.updates_of_window(window)
+        count = of_window.stop - of_window.start
     t = np.arange(state.t + 1 - state.slots_from, state.t + 1 - state.slots_from + count, dtype=np.float64)
     if rates is None:
         rates = recipe.schedule.rates(state.t + 1, state.eta, count)
@@ -693,7 +694,7 @@ def numbers_of_epochs(
     table = np.empty((count, len(spec.scalars)))
     for column, name in enumerate(spec.scalars):
         table[:, column] = numbers[name]
-    updates = batches.updates_of_batches(n_epochs, n_batches)
+    updates = batches.updates_of_batches(n_epochs, window)
     if updates is not None:
         # averages move with the last batch of an update
         table, is_earlier = table[updates], np.diff(updates, append=count) == 0

@@ -57,6 +57,10 @@ _BOUNDED = frozenset(
 #: fits end below Adam's accuracy by more than 0.04, down to chance; with 0.25, one of chance; with 0.1, none,
 #: also where the rate grows up to 1.0 while large gains last.
 _SHARE_OF_NETWORK = 0.1
+#: The share of the first rate in streams of means and variances: residuals of a variance that is too small
+#: have large gradients. Twenty kinds of streams of 300 and 3,000 rows in calls of 8, 33 and 100: the mean
+#: negative log-likelihood is 0.31 above that with it; with 0.2 it is the same, and in single rows 0.18 above.
+_SHARE_OF_VARIANCES = 0.3
 #: The losses of the sizes of residuals.
 _OF_SIZES = (losses.Huber, losses.AbsoluteError, losses.LogCosh, losses.EpsilonInsensitive)
 #: The steering of the rate in a stream.
@@ -319,7 +323,8 @@ class FitPlan:
         columns : float
             The largest share of the first rate that the number of columns allows.
         """
-        return self.recipe.schedule.initial * min(self.first_share(is_linear), columns / LEAST_FACTOR)
+        share = _SHARE_OF_VARIANCES if isinstance(self.loss, losses.GaussianNLL) else 1.0
+        return self.recipe.schedule.initial * min(share, self.first_share(is_linear), columns / LEAST_FACTOR)
 
     @property
     def is_of_sizes(self) -> bool:

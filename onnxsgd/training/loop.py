@@ -29,7 +29,7 @@ from onnxsgd.training.start import (
     is_due,
     share_of_calls,
 )  # fmt: skip
-from onnxsgd.training.state import FitState, has_comparable_losses
+from onnxsgd.training.state import TARGET, FitState, has_comparable_losses
 from onnxsgd.training.stopping import Stopping
 
 __all__ = ["Observer", "run_epochs", "train"]
@@ -70,8 +70,11 @@ class Model(Protocol):
     def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
         """Return the noise that the model could fit, if it is a linear one; `some` has rows of `batches`."""
 
-    def best_constant(self, batches: Batches) -> np.ndarray:
-        """Return the raw predictions of the best constant, zeros if unknown."""
+    def best_constant(self, batches: Batches, unit: np.ndarray | None = None) -> np.ndarray:
+        """Return the raw predictions of the best constant, zeros if unknown.
+
+        `unit` : the deviations of targets without scatter, where others follow.
+        """
 
 
 class Observer:
@@ -316,11 +319,12 @@ def _make_finder(
     finds_noise: bool = False,
 ) -> StartFinder:
     buffers, some = runners.buffers, batches.some()
+    moments = state.moments.get(TARGET) if plan.recipe.in_parts else None
     return StartFinder(
         layer=plan.output_layer,
         intercepts=plan.learner.intercepts,
         is_linear=model.is_linear,
-        constant=model.best_constant(batches),
+        constant=model.best_constant(batches, None if moments is None else moments.deviation()),
         target=some.target if plan.has_target_units else None,
         sample_weight=some.sample_weight,
         objective=partial(_objective, model, batches, plan, state),

@@ -345,11 +345,11 @@ class Program:
         """Return the loss of each sample from its raw predictions."""
         return sample_losses(self.plan.loss, target, raw, self.parts.split.tail)
 
-    def best_constant(self, batches: Batches) -> np.ndarray:
+    def best_constant(self, batches: Batches, unit: np.ndarray | None = None) -> np.ndarray:
         """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""
         if not self.knows_constant:
             return np.zeros(1)
-        return best_constant(self.plan.loss, batches.target, batches.sample_weight)
+        return best_constant(self.plan.loss, batches.target, batches.sample_weight, unit=unit)
 
     def mean_loss_of_constant(self, batches: Batches) -> float:
         """Return the mean loss of the mean of the target as the prediction."""
@@ -405,7 +405,7 @@ class Program:
             made, target, sample_weight, size // n_accumulated,
             is_mean=self.plan.batch_size * self.plan.n_accumulated > 1, n_accumulated=n_accumulated,
             in_windows=not self.plan.device.keeps_data,
-            blocks=Blocks.of(features.values(), size) if in_blocks else None,
+            blocks=Blocks.of(features.values(), size) if in_blocks else None, is_even=recipe.is_auto,
         )  # fmt: skip
         mixes = is_sparse_fit and recipe.is_auto and recipe.shuffle and not in_blocks
         return batches.mixed(random_state) if mixes else batches

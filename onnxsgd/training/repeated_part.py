@@ -147,7 +147,10 @@ class RepeatedPart:
             return False
         made = program.tail_features(features)
         typed = program.typed_target(target, made)
-        batches = Batches(made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows)
+        batches = Batches(
+            made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows,
+            is_even=recipe.is_auto,
+        )  # fmt: skip
         after = state.copy()
         if recipe.is_auto:
             renew(after, program, batches)
@@ -233,9 +236,10 @@ class RepeatedPart:
         """Return the batches of an epoch in this order: weights that are not given are one object."""
         for weight, unit, of_epoch in self._even:
             if weight is batches.sample_weight and unit == batches.weight_unit:
-                return EpochPlan(order.reshape(-1, self.batch_size), *of_epoch)
+                rows = batches.filled(order.reshape(1, -1))
+                return EpochPlan(rows.reshape(-1, self.batch_size), *of_epoch)
         updates = batches.plan(order)
-        if updates.rows.size == order.size and batches.has_even_weights:
+        if batches.has_even_weights:
             of_epoch = updates.sample_weight, updates.factors, updates.totals
             # one assignment, as other threads may learn such a part too
             self._even[:] = [(batches.sample_weight, batches.weight_unit, of_epoch)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge
+from onnxsgd.data.moments import factor_of_few
 from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
 from onnxsgd.engine.step.buffers import Tensors
@@ -516,6 +517,7 @@ def best_constant(
     sample_weight: np.ndarray,
     mean: np.ndarray | None = None,
     n_samples: int = 0,
+    unit: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the raw predictions whose predictions are the mean of a target, or that describe its scatter.
 
@@ -533,6 +535,10 @@ def best_constant(
         The mean of the target, if these are some of the samples; None: it is that of these.
     n_samples : int
         The number of all samples then.
+    unit : ndarray of shape [n_outputs] or None
+        The deviations of targets without scatter, where others follow: the variance of a single sample, the
+        first one of a stream, would be 0, and its gradient infinite. That of few samples is larger than their
+        own. None: there are no others.
 
     Returns
     -------
@@ -550,6 +556,10 @@ def best_constant(
     n_targets, rows = len(mean) // len(loss.score_factors), some_rows([target])
     target, sample_weight = target[rows], sample_weight[rows]
     residual = target[:, :n_targets].astype(np.float64) - mean[:n_targets]
+    if unit is not None and loss.link == "normal":
+        # the largest residual of others is their deviation at least
+        has_scatter = np.abs(residual).max(axis=0) > 0.5 * unit[:n_targets]
+        residual = np.where(has_scatter, factor_of_few(len(residual)) * residual, unit[:n_targets])
     return np.repeat(loss.score_factors, n_targets) * mean + loss.score_offsets(residual, sample_weight)
 
 

@@ -611,39 +611,45 @@ def test_named_ends_and_rates_learn_all_of_the_data(given):
 @pytest.mark.parametrize("n_classes", [2, 3, None])
 def test_correlated_columns_are_learned_as_by_a_solver(n_classes, scale):
     """The target depends on 40 factors, and the columns are sums of them, in units of their own."""
-    rng = np.random.default_rng(3)
-    factors = rng.normal(size=(1500, 40))
-    X = factors @ rng.normal(size=(40, 40)) * np.geomspace(1.0, scale, 40) + 3.0
-    y = factors @ rng.normal(size=40) + 0.1 * rng.normal(size=1500)
-    solver = Ridge(alpha=0.1)
-    if n_classes is not None:
-        y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
-        solver = LogisticRegression(C=10.0, max_iter=1000)
-    make = OnnxSGDRegressor if n_classes is None else OnnxSGDClassifier
-    known, new = slice(0, 1000), slice(1000, None)
-    model = make(random_state=0).fit(X[known], y[known])
-    standard = StandardScaler().fit(X[known])
-    solver.fit(standard.transform(X[known]), y[known])
-    assert model.score(X[new], y[new]) > solver.score(standard.transform(X[new]), y[new]) - 0.02
-    # without the preconditioner 0.992, 0.94 and 0.78
-    assert model.score(X[new], y[new]) > {None: 0.998, 2: 0.97, 3: 0.89}[n_classes]
+    known, new, scores = slice(0, 1000), slice(1000, None), []
+    for seed in (3, 4, 5):
+        rng = np.random.default_rng(seed)
+        factors = rng.normal(size=(1500, 40))
+        X = factors @ rng.normal(size=(40, 40)) * np.geomspace(1.0, scale, 40) + 3.0
+        y = factors @ rng.normal(size=40) + 0.1 * rng.normal(size=1500)
+        solver = Ridge(alpha=0.1)
+        if n_classes is not None:
+            y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+            solver = LogisticRegression(C=10.0, max_iter=1000)
+        make = OnnxSGDRegressor if n_classes is None else OnnxSGDClassifier
+        model = make(random_state=0).fit(X[known], y[known])
+        standard = StandardScaler().fit(X[known])
+        solver.fit(standard.transform(X[known]), y[known])
+        scores.append([model.score(X[new], y[new]), solver.score(standard.transform(X[new]), y[new])])
+    found, known_best = np.mean(scores, axis=0)
+    assert found > known_best - 0.02
+    # of the first draw without the preconditioner 0.992, 0.94 and 0.78
+    assert found > {None: 0.998, 2: 0.97, 3: 0.89}[n_classes]
 
 
 @pytest.mark.parametrize("n_rows", [80, 600])
 def test_spectra_are_learned_as_by_a_solver(n_rows):
     """200 columns are sums of peaks and a baseline; the target is the height of the smallest peak."""
-    rng = np.random.default_rng(0)
-    heights = rng.uniform(0.5, 1.5, (n_rows + 300, 4)) * [1.0, 1.0, 0.7, 0.1]
     place = np.linspace(0.0, 1.0, 200)
     peaks = [(0.3, 0.1), (0.45, 0.1), (0.6, 0.12), (0.5, 0.05)]
-    X = heights @ [np.exp(-(((place - centre) / width) ** 2) / 2) for centre, width in peaks]
-    X += 0.2 * rng.normal(size=(len(X), 2)) @ [np.ones(200), place] + 0.002 * rng.normal(size=X.shape)
-    y = 50.0 * heights[:, 3] + 0.1 * rng.normal(size=len(X))
-    model = OnnxSGDRegressor(random_state=0).fit(X[:n_rows], y[:n_rows])
-    assert model.score(X[n_rows:], y[n_rows:]) > 0.98
-    labels = y > 5.0
-    model = OnnxSGDClassifier(random_state=0).fit(X[:n_rows], labels[:n_rows])
-    assert model.score(X[n_rows:], labels[n_rows:]) > 0.92
+    scores = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        heights = rng.uniform(0.5, 1.5, (n_rows + 300, 4)) * [1.0, 1.0, 0.7, 0.1]
+        X = heights @ [np.exp(-(((place - centre) / width) ** 2) / 2) for centre, width in peaks]
+        X += 0.2 * rng.normal(size=(len(X), 2)) @ [np.ones(200), place] + 0.002 * rng.normal(size=X.shape)
+        y = 50.0 * heights[:, 3] + 0.1 * rng.normal(size=len(X))
+        model = OnnxSGDRegressor(random_state=0).fit(X[:n_rows], y[:n_rows])
+        assert model.score(X[n_rows:], y[n_rows:]) > 0.98
+        labels = y > 5.0
+        model = OnnxSGDClassifier(random_state=0).fit(X[:n_rows], labels[:n_rows])
+        scores.append(model.score(X[n_rows:], labels[n_rows:]))
+    assert np.mean(scores) > 0.92
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "modified_huber"])
@@ -988,12 +994,14 @@ def test_random_networks_learn(hidden, scale, unit, seed):
 def test_random_networks_learn_in_streams(hidden, scale, unit):
     """With ten times the rate accuracies are 0.1 and 0.19, and 0.73 for the first on raw data."""
     X, y = load_digits(return_X_y=True)
-    X, model = X * unit / 16, random_layers([64, *hidden, 10], scale, 0)
-    learner = OnnxSGDClassifier(model, random_state=0)
-    for start in 4 * [*range(0, 1000, 200)]:
-        part = slice(start, start + 200)
-        learner.partial_fit(X[part], y[part], classes=range(10))
-    assert learner.score(X[1000:], y[1000:]) > 0.85
+    X, scores = X * unit / 16, []
+    for seed in range(20, 26):
+        learner = OnnxSGDClassifier(random_layers([64, *hidden, 10], scale, seed), random_state=0)
+        for start in 4 * [*range(0, 1000, 200)]:
+            part = slice(start, start + 200)
+            learner.partial_fit(X[part], y[part], classes=range(10))
+        scores.append(learner.score(X[1000:], y[1000:]))
+    assert np.mean(scores) > 0.85
 
 
 def test_a_random_network_on_raw_data_and_a_target_of_large_numbers():
@@ -1139,10 +1147,13 @@ def test_a_stream_learns_a_rare_class(n_rows):
     assert balanced_accuracy_score(y[20000:], model.predict(X[20000:])) > 0.65
 
 
-@pytest.mark.parametrize(("n_rows", "least"), [(2, 0.55), (8, 0.8)])
+@pytest.mark.parametrize(("n_rows", "least"), [(2, 0.55), (8, 0.8), (9, 0.8), (33, 0.8)])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_calls_of_few_rows_learn_many_columns(n_rows, least, seed):
-    """Calls of two rows had an R2 of -1.9, as two rows are nearly equal in some columns."""
+    """Two rows are nearly equal in some columns: R2 was -1.9.
+
+    Of nine rows the last one was a batch of its own, whose step is as long as that of the others: 0.6.
+    """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(2000, 300))
     y = X @ rng.normal(size=300) / 300**0.5
@@ -1151,6 +1162,22 @@ def test_calls_of_few_rows_learn_many_columns(n_rows, least, seed):
     for first in range(0, 1200, n_rows):
         model.partial_fit(X[first : first + n_rows], target[first : first + n_rows])
     assert model.score(X[1200:], y[1200:]) > least
+
+
+@pytest.mark.parametrize(("n_columns", "least"), [(40, 0.89), (200, 0.41)])
+def test_rows_are_divided_evenly_into_batches(n_columns, least):
+    """Steps of a single row beside batches of 32 kept fits from their end: 274 and 334 updates."""
+    n_updates, scores = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(1129, n_columns))
+        y = X @ rng.normal(size=n_columns) / n_columns**0.5
+        target = y + 0.5 * rng.normal(size=1129)
+        model = OnnxSGDRegressor(random_state=0).fit(X[:129], target[:129])
+        n_updates.append(model.t_)
+        scores.append(model.score(X[129:], y[129:]))
+    assert np.mean(scores) > least
+    assert np.mean(n_updates) < 250
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])

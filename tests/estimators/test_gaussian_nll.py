@@ -144,12 +144,28 @@ def test_a_fitted_model_starts_from_its_predictions(make, n_targets):
     assert tuned.loss_curve_[-1] < still.loss_curve_[0] - 0.1
 
 
-def test_a_stream_learns_means_and_variances():
+@pytest.mark.parametrize("n_rows", [8, 33, 250])
+def test_a_stream_learns_means_and_variances(n_rows):
     found = learner(penalty=None)
     for _ in range(4):
-        for start in range(0, 1500, 100):
-            found.partial_fit(X[start : start + 100], Y[start : start + 100])
+        for start in range(0, 1500, n_rows):
+            found.partial_fit(X[start : start + n_rows], Y[start : start + n_rows])
     assert likelihood(Y, *found.predict(X, return_std=True)) < optimum(X, Y) + 0.05
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3])
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_a_stream_begins_with_few_samples(n_rows, unit):
+    """The variance of a single sample is 0, and that of two may be far too small."""
+    found, y = learner(penalty=None), unit * Y
+    for start in range(0, 1500, n_rows):
+        part = slice(start, start + n_rows)
+        found.partial_fit(X[part], y[part])
+        if not start:
+            mean, std = found.predict(X[:5], return_std=True)
+            assert (std > 0.1 * np.abs(y[0] - mean).max()).all()
+            assert (std > 0.01 * unit).all()
+    assert likelihood(y / unit, *(a / unit for a in found.predict(X, return_std=True))) < optimum(X, Y) + 0.3
 
 
 def test_sparse_data():

@@ -8,6 +8,7 @@ from sklearn.neural_network import MLPRegressor
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine.step import scan_epoch
+from onnxsgd.engine.step.cuts import Cuts
 from onnxsgd.engine.step.single_step import StepRunner
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.schedules import Auto
@@ -15,15 +16,16 @@ from onnxsgd.training import epochs, loop
 from onnxsgd.training.epochs import Epochs, Numbers, _shifted
 
 
+@pytest.mark.parametrize("is_even", [True, False])
 @pytest.mark.parametrize(("n", "size"), [(1, 8), (7, 8), (8, 8), (50, 8), (64, 16)])
-def test_neighbours_are_drawn_together(n, size):
-    """But for the last numbers, and those around the first one, in another way each time."""
-    random_state = np.random.RandomState(0)
-    orders = _shifted(20, n, size, random_state)
+def test_neighbours_are_drawn_together(n, size, is_even):
+    """Each batch has them, in another way each time."""
+    cuts = Cuts.of(n, size, is_even=is_even)
+    orders = _shifted(20, cuts.n_rows, np.random.RandomState(0))
     for order in orders:
         np.testing.assert_array_equal(np.sort(order), np.arange(n))
-        runs = order[: n // size * size].reshape(-1, size)
-        assert (np.diff(runs, axis=1) % n == 1 % n).all()
+        for run in np.split(order, cuts.starts[1:]):
+            assert (np.diff(run) % n == 1 % n).all()
     assert n == 1 or len({tuple(order) for order in orders}) > 1
 
 

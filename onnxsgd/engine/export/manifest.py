@@ -121,6 +121,8 @@ def describe_data(
     return {
         "batch_size": spec.batch_size,
         "short_batch": "fill it up with any rows whose w is 0",
+        "has_even_batches": training.weight_unit is not None,
+        "even_batches": "of the same number of samples, but for one: as many batches as without it",
         "features": [{"input": name, **described[name]} for name in step.features if name in described],
         "target": {
             "input": step.target,

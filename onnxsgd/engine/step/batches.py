@@ -19,6 +19,7 @@ from onnxsgd.data.masks import is_any
 from onnxsgd.data.random_order import BlockOrder, Blocks
 from onnxsgd.data.row_tables import RowTable, are_many, as_array, row_blocks, some_rows, take_into
 from onnxsgd.engine.sparse_products import is_sparse
+from onnxsgd.engine.step.cuts import Cuts
 
 __all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard", "copy_rows"]
 
@@ -66,7 +67,7 @@ class EpochPlan:
     Attributes
     ----------
     rows : ndarray of shape [n_batches, batch_size], or DrawnRows
-        Indices of samples. The last batch is filled up with further rows, whose weight is zero.
+        Indices of samples. Short batches are filled up with further rows, whose weight is zero.
     sample_weight : ndarray of shape [n_batches, batch_size, 1]
         Weights of the type of the target, normalised to sum 1 in each batch; with ``batch_size=1`` not
         normalised, as there is no mean to take.
@@ -155,13 +156,20 @@ class _Scale(NamedTuple):
     is_mean: bool
     unit: float | None
     n_accumulated: int
+    is_even: bool
     dtype: np.dtype[Any]
 
-    def weights(self, weight: np.ndarray) -> _Weights:
+    @property
+    def cuts(self) -> Cuts:
+        """The places where the samples of an epoch are cut into batches."""
+        return Cuts.of(self.n_samples, self.batch_size, self.n_accumulated, is_even=self.is_even)
+
+    def weights(self, weight: np.ndarray, cuts: Cuts) -> _Weights:
         """Return the normalised weights of samples, and factors and weights of batches; padding has none."""
-        n_batches = len(weight) // self.batch_size
-        weight[self.n_samples :] = 0
+        n_batches = len(cuts.n_rows)
         weight = weight.reshape(n_batches, self.batch_size, 1)
+        if len(weight) * self.batch_size > cuts.n_rows.sum():
+            weight[np.arange(self.batch_size) >= cuts.n_rows[:, None]] = 0
         # ten times as fast as a sum along the axes of small batches
         totals = np.einsum("ijk->i", weight)
         unit = self.unit or 1.0
@@ -169,14 +177,11 @@ class _Scale(NamedTuple):
             even = np.full((2, n_batches), [[1.0 / unit], [1.0 / totals.sum()]])
             return weight.astype(self.dtype), *even
         weight = weight / totals[:, None, None]
-        n_rows = np.minimum(self.n_samples - self.batch_size * np.arange(n_batches), self.batch_size)
-        if self.n_accumulated > 1:
-            starts = np.arange(0, n_batches, self.n_accumulated)
-            parts = totals if self.unit is None else unit * n_rows
-            of_updates = np.add.reduceat(parts, starts).repeat(self.n_accumulated)[:n_batches]
-            factors = totals / of_updates
+        if cuts.updates is not None:
+            parts = totals if self.unit is None else unit * cuts.n_rows
+            factors = totals / np.bincount(cuts.updates, parts)[cuts.updates]
         else:
-            factors = np.ones(n_batches) if self.unit is None else totals / (unit * n_rows)
+            factors = np.ones(n_batches) if self.unit is None else totals / (unit * cuts.n_rows)
         return weight.astype(self.dtype), factors, totals / totals.sum()
 
 
@@ -190,8 +195,9 @@ def _joined(epochs: list[_Weights]) -> _Weights:
 
 def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
     """Return the weights of some epochs of samples that count the same; the arrays are shared."""
-    n_places = -(-scale.n_samples // scale.batch_size) * scale.batch_size
-    weights = _joined([scale.weights(np.full(n_places, weight))] * n_epochs)
+    cuts = scale.cuts
+    weight_of_places = np.full(len(cuts.n_rows) * scale.batch_size, weight)
+    weights = _joined([scale.weights(weight_of_places, cuts)] * n_epochs)
     for array in weights:
         array.flags.writeable = False
     return weights
@@ -213,7 +219,7 @@ class Batches:
     sample_weight : ndarray of shape [n_samples]
         Weights of the samples, all > 0.
     batch_size : int
-        Rows of a batch.
+        The most rows of a batch.
     is_mean : bool
         Whether the loss of a batch is the mean over its samples; otherwise batches are single samples, whose
         loss is multiplied by their weight.
@@ -233,12 +239,14 @@ class Batches:
         Whether the rows have a random order, so that batches of an epoch may be neighbours, the first row
         that of the last one.
     n_accumulated : int
-        Batches of an update, which follows the gradient of all their samples; the last one of an epoch may
-        have fewer.
+        The most batches of an update, which follows the gradient of all their samples.
     in_windows : bool
         Whether the batches of an epoch over many samples are planned in windows.
     blocks : Blocks or None
         The sizes of a shuffle by blocks; None: the order is one of single rows.
+    is_even : bool
+        Whether the updates of an epoch have the same number of samples, but for one: a last update of few
+        samples is as long as the others, and noisier. Otherwise, and with blocks, the last one has the rest.
     """
 
     features: Mapping[str, Any]
@@ -254,6 +262,7 @@ class Batches:
     n_accumulated: int = 1
     in_windows: bool = False
     blocks: Blocks | None = None
+    is_even: bool = False
     #: The weights of so many epochs; None if they depend on the order.
     _even_weights: dict[int, _Weights | None] = field(default_factory=dict, init=False, repr=False)
     #: Features with a column of ones.
@@ -261,24 +270,55 @@ class Batches:
 
     @property
     def n_batches(self) -> int:
-        """The number of batches of an epoch, the last short one included."""
+        """The number of batches of an epoch, short ones included."""
+        if self.n_accumulated > 1 and self._cuts_evenly:
+            return len(self.cuts.n_rows)
         return -(-len(self.target) // self.batch_size)
 
     @property
     def n_updates(self) -> int:
         """The number of updates of an epoch."""
-        return -(-self.n_batches // self.n_accumulated)
+        return -(-len(self.target) // (self.batch_size * self.n_accumulated))
 
-    def updates_of_batches(self, n_epochs: int, n_batches: int | None = None) -> np.ndarray | None:
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The places where the samples of an epoch are cut into batches."""
+        return self._scale.cuts
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The place of the first sample of each batch in the order of an epoch."""
+        return self.cuts.starts
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """The places of the samples of all batches in the order of an epoch."""
+        return self.cuts.filled(self.batch_size).reshape(-1)
+
+    @property
+    def _cuts_evenly(self) -> bool:
+        """True if updates have the same number of samples, but for one."""
+        return self.is_even and self.blocks is None and self.batch_size * self.n_accumulated > 1
+
+    def updates_of_batches(self, n_epochs: int, window: slice | None = None) -> np.ndarray | None:
         """Return the index of the update of each batch of some epochs; None: each batch has its own.
 
-        With `n_batches`, of so many batches from the first one of an update on.
+        With `window`, of its batches, counted from its first update.
         """
-        if self.n_accumulated == 1:
+        of_epoch = self.cuts.updates if self.n_accumulated > 1 else None
+        if of_epoch is None:
             return None
-        of_epoch = np.arange(self.n_batches if n_batches is None else n_batches) // self.n_accumulated
+        if window is not None:
+            of_epoch = of_epoch[window] - of_epoch[window.start]
         updates: np.ndarray = (np.arange(n_epochs)[:, None] * self.n_updates + of_epoch).reshape(-1)
         return updates
+
+    def updates_of_window(self, window: slice) -> slice:
+        """Return the updates of the batches of a window."""
+        of_epoch = self.cuts.updates if self.n_accumulated > 1 else None
+        if of_epoch is None:
+            return window
+        return slice(int(of_epoch[window.start]), int(of_epoch[window.stop - 1]) + 1)
 
     @property
     def nbytes(self) -> int:
@@ -318,7 +358,7 @@ class Batches:
         return Batches(
             self.features, self.target, self.sample_weight, self.batch_size, self.is_mean, standards,
             weight_unit, is_repeated, self.columns, self.is_mixed, self.n_accumulated, self.in_windows,
-            self.blocks,
+            self.blocks, self.is_even,
         )  # fmt: skip
 
     def some(self) -> Batches:
@@ -365,8 +405,12 @@ class Batches:
         # a window has whole updates
         n_rows, n_together = _WINDOW_ROWS, self.n_accumulated
         if self.blocks is None:
-            size = max(1, n_rows // (self.batch_size * n_together)) * n_together
-            return list(row_blocks(self.n_batches, size))
+            size = max(1, n_rows // (self.batch_size * n_together))
+            updates = self.updates_of_batches(1)
+            if updates is None:
+                return list(row_blocks(self.n_batches, size))
+            firsts = np.searchsorted(updates, np.arange(0, self.n_updates, size)).tolist()
+            return [slice(*cut) for cut in pairwise([*firsts, self.n_batches])]
         # each ends with the last update whose rows are in one window of blocks, or in those before it
         n_rows = min(n_rows, self.blocks.n_window)
         ends = np.arange(n_rows, len(self.target), n_rows) // (self.batch_size * n_together) * n_together
@@ -384,15 +428,19 @@ class Batches:
             One of :attr:`windows`.
         """
         size = self.batch_size
-        first, end = batches.start * size, min(batches.stop * size, len(self.target))
+        if self._cuts_evenly:
+            whole, updates = self.cuts, self.updates_of_batches(1, batches)
+            cuts, first = Cuts(whole.n_rows[batches], updates), int(self._starts[batches.start])
+        else:
+            first = batches.start * size
+            n_rows = min(batches.stop * size, len(self.target)) - first
+            cuts = Cuts.of(n_rows, size, self.n_accumulated)
+        end = first + int(cuts.n_rows.sum())
         rows = np.arange(first, end) if order is None else order[first:end]
-        n_rows = len(rows)
-        if n_missing := (batches.stop - batches.start) * size - n_rows:
-            rows = np.concatenate([rows, np.repeat(rows[-1:], n_missing)])
+        total = float(self.sample_weight[rows].sum(dtype=np.float64))
+        rows = rows[cuts.filled(size)]
         weight = self.sample_weight[rows].astype(np.float64)
-        total = float(weight[:n_rows].sum())
-        weights = self._scale._replace(n_samples=n_rows).weights(weight)
-        return EpochPlan(rows.reshape(-1, size), *weights, total)
+        return EpochPlan(rows, *self._scale.weights(weight, cuts), total)
 
     def plan(self, orders: np.ndarray) -> EpochPlan:
         """Return the batches of epochs that take the samples in the given orders, each of them once.
@@ -402,7 +450,7 @@ class Batches:
         orders : ndarray of shape [n_epochs, n_samples], or [n_samples] for one epoch
             The indices of the samples.
         """
-        rows = self._filled(orders.reshape(-1, orders.shape[-1]))
+        rows = self.filled(orders.reshape(-1, orders.shape[-1]))
         weights = self._weights_of(rows)
         return EpochPlan(rows.reshape(-1, self.batch_size), *weights)
 
@@ -421,28 +469,27 @@ class Batches:
         even = self._even_weights_of(n_epochs)
         if even is None:
             return None
-        rows = DrawnRows(lambda: self._filled(draw()).reshape(-1, self.batch_size), self.n_batches)
+        rows = DrawnRows(lambda: self.filled(draw()).reshape(-1, self.batch_size), self.n_batches)
         return EpochPlan(rows, *even)
 
-    def _filled(self, orders: np.ndarray) -> np.ndarray:
-        """Return orders [n_epochs, n_samples] with the indices that fill the last batch up."""
-        n_samples = orders.shape[1]
-        n_missing = -n_samples % self.batch_size
-        if not n_missing:
+    def filled(self, orders: np.ndarray) -> np.ndarray:
+        """Return orders [n_epochs, n_samples] with the indices that fill short batches up."""
+        n_samples, size = orders.shape[1], self.batch_size
+        if n_samples % size == 0 and self.n_accumulated == 1:
             return orders
-        # the last sample fills the last batch up, or its neighbours do
-        last = orders[:, -1:]
-        if self.is_mixed:
-            last = (last + np.arange(1, n_missing + 1)) % n_samples
-        else:
-            last = last.repeat(n_missing, axis=1)
-        return np.concatenate([orders, last], axis=1)
+        if not self.is_mixed:
+            return orders[:, self._places]
+        # neighbours, which need no copy
+        firsts = orders[:, self._starts]
+        rows: np.ndarray = (firsts[:, :, None] + np.arange(size)) % n_samples
+        return rows.reshape(len(orders), -1)
 
     def _weights_of(self, rows: np.ndarray) -> _Weights:
         """Return the normalised weights of the samples of each epoch, and factors and weights of batches."""
         even = self._even_weights_of(len(rows))
         if even is None:
-            return _joined([self._scale.weights(self.sample_weight[order]) for order in rows])
+            scale, cuts = self._scale, self.cuts
+            return _joined([scale.weights(self.sample_weight[order], cuts) for order in rows])
         return even
 
     def _even_weights_of(self, n_epochs: int) -> _Weights | None:
@@ -468,7 +515,7 @@ class Batches:
     def _scale(self) -> _Scale:
         return _Scale(
             len(self.target), self.batch_size, self.is_mean, self.weight_unit, self.n_accumulated,
-            self.target.dtype,
+            self._cuts_evenly, self.target.dtype,
         )  # fmt: skip
 
     def table(self, name: str) -> np.ndarray:

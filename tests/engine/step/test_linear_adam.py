@@ -278,7 +278,7 @@ def test_preconditioned_updates_are_those_of_other_coordinates(make, y, fit, gen
     apart = make is OnnxSGDRegressor and target.shape[1] > 1
     moves = [(PlainBlockAdam(), PlainBlockAdam()) for _ in (range(target.shape[1]) if apart else range(1))]
     for t in range(1, n_epochs * n_batches + 1):
-        rows = slice((t - 1) % n_batches * size, ((t - 1) % n_batches + 1) * size)
+        rows = np.array_split(np.arange(N), n_batches)[(t - 1) % n_batches]
         slopes = slope(target[rows], table[rows] @ w + b) / len(target[rows])
         of_w, of_b = table[rows].T @ slopes + curvature @ w, slopes.sum(axis=0)
         columns = [[k] for k in range(len(moves))] if apart else [slice(None)]
@@ -324,8 +324,8 @@ def test_losses_of_epochs_made_together_have_their_own_penalties(make, y, monkey
     assert np.ptp(alone[:4]) > 0.1 * alone[0]
 
 
-@pytest.mark.filterwarnings("ignore:Training lowered the objective only")
-@pytest.mark.parametrize("alpha", [1.0, 1e6])
+@pytest.mark.filterwarnings("ignore:Training (did not lower|lowered)")
+@pytest.mark.parametrize("alpha", [1.0, 1e5])
 @pytest.mark.parametrize("std", [1e-17, 1e-20])
 def test_penalties_of_nearly_constant_columns_are_finite(runs, general, std, alpha):
     """On standardised data they are larger than numbers of float32, and hold the coefficient at zero."""

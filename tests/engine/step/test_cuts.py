@@ -1,0 +1,50 @@
+"""Cuts: each sample in one batch, as many updates as needed, of equal size if asked for."""
+
+import numpy as np
+import pytest
+
+from onnxsgd.engine.step.cuts import Cuts
+
+SIZES = [(1, 8), (8, 8), (9, 8), (17, 8), (33, 32), (100, 32), (20_000, 32), (5, 1)]
+
+
+@pytest.mark.parametrize("is_even", [True, False])
+@pytest.mark.parametrize("n_accumulated", [1, 3])
+@pytest.mark.parametrize(("n_samples", "batch_size"), SIZES)
+def test_each_sample_is_in_one_batch(n_samples, batch_size, n_accumulated, is_even):
+    cuts = Cuts.of(n_samples, batch_size, n_accumulated, is_even=is_even)
+    assert cuts.n_rows.sum() == n_samples
+    assert cuts.n_rows.min() >= 1
+    assert cuts.n_rows.max() <= batch_size
+    filled = cuts.filled(batch_size)
+    assert filled.shape == (len(cuts.n_rows), batch_size)
+    taken = [row[:count] for row, count in zip(filled, cuts.n_rows, strict=True)]
+    np.testing.assert_array_equal(np.concatenate(taken), np.arange(n_samples))
+    for row, count in zip(filled, cuts.n_rows, strict=True):
+        np.testing.assert_array_equal(row[count:], row[count - 1])
+
+
+@pytest.mark.parametrize("n_accumulated", [1, 3])
+@pytest.mark.parametrize(("n_samples", "batch_size"), SIZES)
+def test_even_updates_are_as_many_and_differ_by_one_sample(n_samples, batch_size, n_accumulated):
+    sizes = []
+    for is_even in (True, False):
+        cuts = Cuts.of(n_samples, batch_size, n_accumulated, is_even=is_even)
+        updates = np.arange(len(cuts.n_rows)) if cuts.updates is None else cuts.updates
+        sizes.append(np.bincount(updates, cuts.n_rows))
+        assert np.bincount(updates).max() <= n_accumulated
+    even, full = sizes
+    assert len(even) == len(full) == -(-n_samples // (batch_size * n_accumulated))
+    assert np.ptp(even) <= 1
+    assert (full[:-1] == batch_size * n_accumulated).all()
+
+
+def test_the_batches_of_an_update_are_full_but_for_the_last_one():
+    cuts = Cuts.of(13, 2, 4, is_even=True)
+    np.testing.assert_array_equal(cuts.n_rows, [2, 2, 2, 1, 2, 2, 2])
+    np.testing.assert_array_equal(cuts.updates, [0, 0, 0, 0, 1, 1, 1])
+
+
+def test_cuts_that_are_kept_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        Cuts.of(9, 8).n_rows[0] = 9
