@@ -30,6 +30,9 @@ __all__ = ["InferenceGraph", "weights_as_inputs"]
 _BLOCK = 16_384
 #: Elements of a sparse matrix that become dense at once, and elements of the largest intermediate tensor.
 _DENSE_BLOCK, _TENSOR_BLOCK = 4_000_000, 4_000_000
+#: The rows that the runtime multiplies together by a matrix of one column that is an input: the rest of
+#: fewer rows is rounded in another way. The rows up to which a call has copies of its last one for it.
+_TOGETHER, _COPIED = 4, 256
 #: Assumed size of intermediate tensors of unknown shape, in multiples of a sample: no measurement.
 _GROWTH = 8
 
@@ -81,6 +84,7 @@ class InferenceGraph:
         self._constants = {n: array for n, array in (constants or {}).items() if n in cut.graph.initializers}
         self._largest = max((_row_size(value) for node in cut.graph for value in node.outputs), default=1)
         shapes = [inputs[name].shape for name in self.features]
+        self._n_together = _TOGETHER if any(map(_has_one_column, cut.graph)) else 1
         self._takes_any_number = all(shape and not isinstance(shape[0], int) for shape in shapes)
         given = (*self.weights, *self._constants)
         self._bytes = to_proto(weights_as_inputs(cut, given)).SerializeToString()
@@ -170,25 +174,38 @@ class InferenceGraph:
         sparse_sizes = [array.shape[1] for array in features.values() if is_sparse(array)]
         sizes = [math.prod(array.shape[1:]) for array in features.values()]
         largest = max(self._largest, _GROWTH * max(sizes, default=1))
-        return max(2, min(_BLOCK, _TENSOR_BLOCK // largest, _DENSE_BLOCK // max([1, *sparse_sizes])))
+        size = max(2, min(_BLOCK, _TENSOR_BLOCK // largest, _DENSE_BLOCK // max([1, *sparse_sizes])))
+        return size - size % self._n_together if size > self._n_together else size
 
     def _run_block(
         self, session: Any, feeds: Mapping[str, np.ndarray], rows: Mapping[str, Any]
     ) -> np.ndarray:
         """Return the tensor for some samples.
 
-        A single sample is computed twice. The runtime rounds products of one row differently from those of
-        more rows, and the prediction for a sample should not depend on the others in the call.
+        A single sample is computed several times, and so is the last one of some. The runtime rounds products
+        of one row differently from those of more rows, and the prediction for a sample should not depend on
+        the others in the call.
         """
         dense = {name: a.toarray() if is_sparse(a) else a for name, a in rows.items()}
-        is_alone = self._takes_any_number and all(len(array) == 1 for array in dense.values())
-        if is_alone:
-            dense = {name: np.repeat(array, 2, axis=0) for name, array in dense.items()}
+        lengths = {len(array) for array in dense.values()} if self._takes_any_number else set()
+        n_samples = lengths.pop() if len(lengths) == 1 else 0
+        n_missing = 1 if n_samples == 1 and self._n_together == 1 else -n_samples % self._n_together
+        if n_missing and n_samples > _COPIED:
+            whole = n_samples - n_samples % self._n_together
+            parts = (
+                {name: a[part] for name, a in dense.items()} for part in (slice(whole), slice(whole, None))
+            )
+            return np.concatenate([self._run_block(session, feeds, part) for part in parts])
+        if n_missing:
+            dense = {
+                name: np.concatenate([array, np.repeat(array[-1:], n_missing, axis=0)])
+                for name, array in dense.items()
+            }
         try:
             result = session.run(None, {**feeds, **dense})[0]
         except Exception as error:
             raise run_error(error) from error
-        return result[:1] if is_alone else result
+        return result[:n_samples] if n_missing else result
 
     def takes_at_once(self, features: Mapping[str, Any]) -> bool:
         """Tell whether one call takes these data as they are, and computes each row as among others."""
@@ -213,6 +230,12 @@ class InferenceGraph:
             device,
             n_threads=n_threads,
         )
+
+
+def _has_one_column(node: ir.Node) -> bool:
+    """Tell whether a node is a product whose result has one column."""
+    shape = node.outputs[0].shape
+    return node.op_type in ("Gemm", "MatMul") and shape is not None and len(shape) > 0 and shape[-1] == 1
 
 
 def _row_size(value: ir.Value) -> int:

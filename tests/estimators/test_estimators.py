@@ -864,3 +864,25 @@ def test_a_formula_of_another_shape_is_refused(kind):
     method = "gradient" if kind is FlatGradient else "value"
     with pytest.raises(ParameterError, match=rf"The {method} of the loss .* has shape .*must be \[32,\s*1\]"):
         OnnxSGDRegressor(loss=kind(1.0), batch_size=32).fit(X, y)
+
+
+@pytest.mark.parametrize("n_columns", [3, 10, 300])
+@pytest.mark.parametrize("kind", ["regression", "two classes", "network"])
+def test_the_prediction_for_a_row_has_the_same_bits_among_any_others(kind, n_columns):
+    """The runtime multiplies four rows at a time by one column, and rounds the rest in another way."""
+    rng = np.random.default_rng(n_columns)
+    X = rng.normal(size=(600, n_columns)).astype(np.float32)
+    y = X @ rng.normal(size=n_columns)
+    source = MLPRegressor(hidden_layer_sizes=(10,), max_iter=2) if kind == "network" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if kind == "two classes":
+            predict = OnnxSGDClassifier(random_state=0).fit(X, y > 0).decision_function
+        else:
+            source = None if source is None else source.fit(X, y)
+            predict = OnnxSGDRegressor(source, max_iter=2, random_state=0).fit(X, y).predict
+    expected = predict(X)
+    for n_rows in (1, 2, 3, 5, 6, 7, 30, 257, 301):
+        for start in range(0, 20, 3):
+            part = slice(start, start + n_rows)
+            np.testing.assert_array_equal(predict(X[part]), expected[part])
