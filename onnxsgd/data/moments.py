@@ -388,7 +388,7 @@ def quiet_squares() -> np.errstate:
 
 
 def factor_of_few(n_rows: float) -> float:
-    """Return the factor of the deviation of so many rows where others follow: 10 for two, 1 for many."""
+    """Return the factor of the deviation of the first rows of a stream: 10 for up to two, 1 for many."""
     return 1.0 + _EXCESS_OF_TWO / max(1.0, n_rows - 1.0) ** 3 if n_rows < _FEW_SEEN else 1.0
 
 

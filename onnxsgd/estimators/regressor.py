@@ -154,7 +154,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         These rows are drawn at random, also with
         ``shuffle=False``, as scikit-learn's SGD estimators draw them; the others keep their order.
     batch_size : int or None, default=None
-        Samples of an update. With "auto" the most, as those of an epoch are divided evenly, and no more than
+        Samples of an update. With "auto" the most, as those of an epoch may be divided evenly, and at most
         half of the data, unless that is below 8. None: 32; in ``fit`` with "auto" 128 to 512 on data that
         train sparse, and 64 or 128 for linear models on 4,096 or 8,192 rows and more. The loss of a batch is
         the weighted mean over its samples, and with "auto" batches of heavy samples count more. With
@@ -162,8 +162,8 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         the weights follow those of ``SGDRegressor``.
     gradient_accumulation_steps : int, default=1
         Batches of an update: their gradients are added before the weights move, which takes the memory of
-        one batch. 8 gives the weights of a `batch_size` eight times as large, but for rounding; the last
-        update of an epoch may have fewer. ``t_`` and schedules count updates.
+        one batch. 8 gives the weights of a `batch_size` eight times as large, but for rounding; an
+        update of a short batch may have fewer. ``t_`` and schedules count updates.
     steps_per_epoch : int or None, default=None
         The number of batches of an epoch where ``fit`` is given an iterable of batches; None: all of them.
     shuffle : bool or "blocks", default=True

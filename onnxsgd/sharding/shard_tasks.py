@@ -321,7 +321,7 @@ def standardised_shard(fit: ShardFit, shard: Shard) -> Shard:
         return shard
     batches = replace(
         shard.batches, batch_size=fit.batch_size, is_mean=fit.batch_size > 1, standards=fit.standards,
-        weight_unit=fit.weight_unit, is_repeated=not fit.in_parts, is_even=fit.weight_unit is not None,
+        weight_unit=fit.weight_unit, is_repeated=not fit.in_parts, is_even=fit.program.divides_evenly,
     )  # fmt: skip
     return replace(shard, batches=batches.with_bounded_rows() if fit.has_extremes else batches)
 

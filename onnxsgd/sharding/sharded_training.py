@@ -157,7 +157,8 @@ def make_parts(
     batches = ClientBatches(
         {}, np.broadcast_to(np.zeros((), few.target.dtype), (n_rows, few.target.shape[1])),
         shards.sample_weight() if sync_every == 1 else evenly(1.0, n_rows), size, is_mean=size > 1,
-        standards=standards, weight_unit=weight_unit, in_windows=True, is_even=recipe.is_auto, few=few,
+        standards=standards, weight_unit=weight_unit, in_windows=True, is_even=program.divides_evenly,
+        few=few,
     )  # fmt: skip
     runners = Runners(buffers, runner, lambda: runner, is_sparse=is_sparse_fit)
     return TrainingParts(program, shards, batches, runners, epochs)

@@ -73,7 +73,7 @@ class Model(Protocol):
     def best_constant(self, batches: Batches, unit: np.ndarray | None = None) -> np.ndarray:
         """Return the raw predictions of the best constant, zeros if unknown.
 
-        `unit` : the deviations of targets without scatter, where others follow.
+        `unit` : the deviations of the targets of a stream so far; see :func:`~.start.best_constant`.
         """
 
 

@@ -149,7 +149,7 @@ class RepeatedPart:
         typed = program.typed_target(target, made)
         batches = Batches(
             made, typed, weight, self.batch_size, self.is_mean, in_windows=self.in_windows,
-            is_even=recipe.is_auto,
+            is_even=program.divides_evenly,
         )  # fmt: skip
         after = state.copy()
         if recipe.is_auto:

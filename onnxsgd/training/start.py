@@ -536,9 +536,9 @@ def best_constant(
     n_samples : int
         The number of all samples then.
     unit : ndarray of shape [n_outputs] or None
-        The deviations of targets without scatter, where others follow: the variance of a single sample, the
-        first one of a stream, would be 0, and its gradient infinite. That of few samples is larger than their
-        own. None: there are no others.
+        The deviations of the targets of a stream so far, the absolute value of a constant one, or 1 for 0.
+        They stand for the scatter of equal targets: a variance of 0 would have infinite gradients. The
+        variance of fewer than ten samples is larger than their own. None: no samples follow.
 
     Returns
     -------

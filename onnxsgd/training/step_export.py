@@ -73,6 +73,7 @@ def export_step(
         input_axes=plan.input_axes,
         output_unit=output_unit(plan, state) if spec.output_weights else 1.0,
         weight_unit=(state.mean_weight or 1.0) if recipe.is_auto else None,
+        has_even_batches=recipe.is_auto and not recipe.in_blocks,
         limits=recipe.limits,
     )  # fmt: skip
     if not recipe.is_auto:

@@ -80,6 +80,8 @@ class Training:
         The weight of a sample that counts as one, if batches count by their weights.
     limits : tuple of (str, float)
         The limits of the gradient by name.
+    has_even_batches : bool
+        Whether the samples of an epoch are divided evenly.
     """
 
     schedule: Schedule
@@ -95,6 +97,7 @@ class Training:
     output_unit: float = 1.0
     weight_unit: float | None = None
     limits: tuple[tuple[str, float], ...] = ()
+    has_even_batches: bool = False
 
 
 def describe_tensors(model: onnx.ModelProto) -> dict[str, dict[str, Any]]:
@@ -121,8 +124,8 @@ def describe_data(
     return {
         "batch_size": spec.batch_size,
         "short_batch": "fill it up with any rows whose w is 0",
-        "has_even_batches": training.weight_unit is not None,
-        "even_batches": "of the same number of samples, but for one: as many batches as without it",
+        "has_even_batches": training.has_even_batches,
+        "even_batches": "as few as can be; the first ones may have one sample more than the others",
         "features": [{"input": name, **described[name]} for name in step.features if name in described],
         "target": {
             "input": step.target,

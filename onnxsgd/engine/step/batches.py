@@ -168,8 +168,12 @@ class _Scale(NamedTuple):
         """Return the normalised weights of samples, and factors and weights of batches; padding has none."""
         n_batches = len(cuts.n_rows)
         weight = weight.reshape(n_batches, self.batch_size, 1)
-        if len(weight) * self.batch_size > cuts.n_rows.sum():
-            weight[np.arange(self.batch_size) >= cuts.n_rows[:, None]] = 0
+        is_short = cuts.n_rows < self.batch_size
+        if is_any(is_short):
+            # the numbers of short batches differ little
+            n_rows = cuts.n_rows[is_short]
+            least = int(n_rows.min())
+            weight[is_short, least:] *= np.arange(least, self.batch_size)[:, None] < n_rows[:, None, None]
         # ten times as fast as a sum along the axes of small batches
         totals = np.einsum("ijk->i", weight)
         unit = self.unit or 1.0
@@ -203,7 +207,12 @@ def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
     return weights
 
 
-_even_weights_of_few = lru_cache(maxsize=16)(_even_weights)
+def _places_of(scale: _Scale) -> np.ndarray:
+    """Return the places of the samples of all batches in the order of an epoch."""
+    return scale.cuts.filled(scale.batch_size).reshape(-1)
+
+
+_even_weights_of_few, _places_of_few = lru_cache(maxsize=16)(_even_weights), lru_cache(maxsize=64)(_places_of)
 
 
 @record
@@ -245,8 +254,8 @@ class Batches:
     blocks : Blocks or None
         The sizes of a shuffle by blocks; None: the order is one of single rows.
     is_even : bool
-        Whether the updates of an epoch have the same number of samples, but for one: a last update of few
-        samples is as long as the others, and noisier. Otherwise, and with blocks, the last one has the rest.
+        Whether the numbers of samples of updates differ by at most one: a last update of few samples is as
+        long as the others, and follows noise. Otherwise, and with blocks, the last one has the rest.
     """
 
     features: Mapping[str, Any]
@@ -293,11 +302,12 @@ class Batches:
     @cached_property
     def _places(self) -> np.ndarray:
         """The places of the samples of all batches in the order of an epoch."""
-        return self.cuts.filled(self.batch_size).reshape(-1)
+        find = _places_of_few if len(self.target) <= _FEW else _places_of
+        return find(self._scale)
 
     @property
     def _cuts_evenly(self) -> bool:
-        """True if updates have the same number of samples, but for one."""
+        """True if the numbers of samples of updates differ by at most one."""
         return self.is_even and self.blocks is None and self.batch_size * self.n_accumulated > 1
 
     def updates_of_batches(self, n_epochs: int, window: slice | None = None) -> np.ndarray | None:
@@ -478,7 +488,7 @@ class Batches:
         if n_samples % size == 0 and self.n_accumulated == 1:
             return orders
         if not self.is_mixed:
-            return orders[:, self._places]
+            return orders.take(self._places, axis=1)
         # neighbours, which need no copy
         firsts = orders[:, self._starts]
         rows: np.ndarray = (firsts[:, :, None] + np.arange(size)) % n_samples

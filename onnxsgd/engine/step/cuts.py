@@ -40,8 +40,9 @@ class Cuts(NamedTuple):
         n_accumulated : int
             The most batches of an update.
         is_even : bool
-            Whether all updates have the same number of samples, but for one. Otherwise all have as many as
-            they can, and the last one has the rest. The number of updates is the same.
+            Whether the numbers of samples of two updates, and of two batches of an update, differ by at most
+            one: the first ones have the larger number. Otherwise all have as many as they can, and the last
+            one has the rest. The number of updates is the same.
         """
         found = _kept if n_samples <= _FEW else _cuts
         return found(n_samples, batch_size, n_accumulated, is_even)
@@ -55,28 +56,38 @@ class Cuts(NamedTuple):
     def filled(self, batch_size: int) -> np.ndarray:
         """Return the places of the samples of all batches in that order, [n_batches, batch_size].
 
-        The last sample of a short batch fills it up.
+        The next ones fill a short batch up, which are neighbours, or else the last one of all.
         """
-        within = np.minimum(np.arange(batch_size), self.n_rows[:, None] - 1)
-        places: np.ndarray = self.starts[:, None] + within
+        starts, n_rows = self.starts[:, None], self.n_rows
+        places: np.ndarray = np.minimum(starts + np.arange(batch_size), starts[-1] + n_rows[-1] - 1)
         return places
 
 
 def _cuts(n_samples: int, batch_size: int, n_accumulated: int, is_even: bool) -> Cuts:
     most = batch_size * n_accumulated
-    n_updates = -(-n_samples // most)
-    if is_even:
-        of_updates = np.full(n_updates, n_samples // n_updates)
-        of_updates[: n_samples % n_updates] += 1
-    else:
-        of_updates = np.full(n_updates, most)
-        of_updates[-1] = n_samples - most * (n_updates - 1)
+    of_updates = _divided(n_samples, most) if is_even else _full(n_samples, most)
     if n_accumulated == 1:
         return _read_only(Cuts(of_updates, None))
-    n_batches = -(-of_updates // batch_size)
-    n_rows = np.full(n_batches.sum(), batch_size)
-    n_rows[n_batches.cumsum() - 1] = of_updates - batch_size * (n_batches - 1)
-    return _read_only(Cuts(n_rows, np.arange(n_updates).repeat(n_batches)))
+    divide = _divided if is_even else _full
+    parts = {size: divide(size, batch_size) for size in set(of_updates.tolist())}
+    n_rows = np.concatenate([parts[size] for size in of_updates.tolist()])
+    n_batches = [len(parts[size]) for size in of_updates.tolist()]
+    return _read_only(Cuts(n_rows, np.arange(len(of_updates)).repeat(n_batches)))
+
+
+def _divided(number: int, most: int) -> np.ndarray:
+    """Return the sizes of as few parts of a number as there can be, which differ by at most one."""
+    count = -(-number // most)
+    sizes = np.full(count, number // count)
+    sizes[: number % count] += 1
+    return sizes
+
+
+def _full(number: int, most: int) -> np.ndarray:
+    """Return the sizes of parts of a number, the largest ones and a rest."""
+    sizes = np.full(-(-number // most), most)
+    sizes[-1] -= sizes.sum() - number
+    return sizes
 
 
 def _read_only(cuts: Cuts) -> Cuts:
