@@ -215,7 +215,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     gradient_accumulation_steps : int, default=1
         Batches of an update: their gradients are added before the weights move, which takes the memory of
         one batch. 8 gives the weights of a `batch_size` eight times as large, but for rounding; an
-        update of a short batch may have fewer. ``t_`` and schedules count updates.
+        update of few rows may have fewer. ``t_`` and schedules count updates.
     steps_per_epoch : int or None, default=None
         The number of batches of an epoch where ``fit`` is given an iterable of batches; None: all of them.
     shuffle : bool or "blocks", default=True

@@ -56,7 +56,7 @@ class Cuts(NamedTuple):
     def filled(self, batch_size: int) -> np.ndarray:
         """Return the places of the samples of all batches in that order, [n_batches, batch_size].
 
-        The next ones fill a short batch up, which are neighbours, or else the last one of all.
+        The next ones fill a short batch up, or else the last one of all: a batch of neighbours stays one.
         """
         starts, n_rows = self.starts[:, None], self.n_rows
         places: np.ndarray = np.minimum(starts + np.arange(batch_size), starts[-1] + n_rows[-1] - 1)
