@@ -25,8 +25,8 @@ __all__ = ["Batches", "DrawnRows", "EpochPlan", "Standard", "copy_rows"]
 
 #: Normalised weights of samples, and factors and weights of batches.
 _Weights = tuple[np.ndarray, np.ndarray, np.ndarray]
-#: Samples up to which the weights of epochs are kept between fits, if all samples count the same: to make
-#: them takes as long as some updates.
+#: Samples up to which the places of batches are kept between fits, and the weights of epochs if all samples
+#: count the same: to make them takes as long as some updates.
 _FEW = 16_384
 #: The samples of all epochs up to which they are kept: a bound of memory.
 _KEPT = 1 << 18
@@ -208,8 +208,10 @@ def _even_weights(scale: _Scale, weight: float, n_epochs: int) -> _Weights:
 
 
 def _places_of(scale: _Scale) -> np.ndarray:
-    """Return the places of the samples of all batches in the order of an epoch."""
-    return scale.cuts.filled(scale.batch_size).reshape(-1)
+    """Return the places of the samples of all batches in the order of an epoch; the array is shared."""
+    places = scale.cuts.filled(scale.batch_size).reshape(-1)
+    places.flags.writeable = False
+    return places
 
 
 _even_weights_of_few, _places_of_few = lru_cache(maxsize=16)(_even_weights), lru_cache(maxsize=64)(_places_of)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 __all__ = ["Cuts"]
-
-#: Samples up to which cuts are kept: to make them takes as long as some updates.
-_FEW = 16_384
 
 
 class Cuts(NamedTuple):
@@ -29,7 +25,7 @@ class Cuts(NamedTuple):
 
     @staticmethod
     def of(n_samples: int, batch_size: int, n_accumulated: int = 1, *, is_even: bool = False) -> Cuts:
-        """Return the cuts of so many samples; the arrays are shared, and not to be changed.
+        """Return the cuts of so many samples.
 
         Parameters
         ----------
@@ -44,8 +40,13 @@ class Cuts(NamedTuple):
             one: the first ones have the larger number. Otherwise all have as many as they can, and the last
             one has the rest. The number of updates is the same.
         """
-        found = _kept if n_samples <= _FEW else _cuts
-        return found(n_samples, batch_size, n_accumulated, is_even)
+        divide, most = _divided if is_even else _full, batch_size * n_accumulated
+        of_updates = divide(n_samples, most)
+        if n_accumulated == 1:
+            return Cuts(of_updates, None)
+        parts = {size: divide(size, batch_size) for size in set(of_updates.tolist())}
+        of_each = [parts[size] for size in of_updates.tolist()]
+        return Cuts(np.concatenate(of_each), np.arange(len(of_each)).repeat(list(map(len, of_each))))
 
     @property
     def starts(self) -> np.ndarray:
@@ -63,18 +64,6 @@ class Cuts(NamedTuple):
         return places
 
 
-def _cuts(n_samples: int, batch_size: int, n_accumulated: int, is_even: bool) -> Cuts:
-    most = batch_size * n_accumulated
-    of_updates = _divided(n_samples, most) if is_even else _full(n_samples, most)
-    if n_accumulated == 1:
-        return _read_only(Cuts(of_updates, None))
-    divide = _divided if is_even else _full
-    parts = {size: divide(size, batch_size) for size in set(of_updates.tolist())}
-    n_rows = np.concatenate([parts[size] for size in of_updates.tolist()])
-    n_batches = [len(parts[size]) for size in of_updates.tolist()]
-    return _read_only(Cuts(n_rows, np.arange(len(of_updates)).repeat(n_batches)))
-
-
 def _divided(number: int, most: int) -> np.ndarray:
     """Return the sizes of as few parts of a number as there can be, which differ by at most one."""
     count = -(-number // most)
@@ -88,13 +77,3 @@ def _full(number: int, most: int) -> np.ndarray:
     sizes = np.full(-(-number // most), most)
     sizes[-1] -= sizes.sum() - number
     return sizes
-
-
-def _read_only(cuts: Cuts) -> Cuts:
-    for array in cuts:
-        if array is not None:
-            array.flags.writeable = False
-    return cuts
-
-
-_kept = lru_cache(maxsize=64)(_cuts)

@@ -47,8 +47,3 @@ def test_the_batches_of_an_update_are_even_too():
     cuts = Cuts.of(13, 4, 3)
     np.testing.assert_array_equal(cuts.n_rows, [4, 4, 4, 1])
     np.testing.assert_array_equal(cuts.updates, [0, 0, 0, 1])
-
-
-def test_cuts_that_are_kept_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        Cuts.of(9, 8).n_rows[0] = 9
