@@ -27,9 +27,10 @@ class Auto(Schedule):
     last window still gained a tenth of the loss: then training continues at a quarter of the rate. The best
     weights are returned.
 
-    ``partial_fit`` follows drifts: its rate is `eta0`, or a tenth of it for networks, times a factor for each
-    tensor, which grows where gradients agree and falls where they turn, between 0.03, at which it begins with
-    good weights of linear models and with a thousand columns (of more, the rate is smaller), and 4
+    ``partial_fit`` follows drifts: its rate is `eta0`, or a tenth of it for networks and 0.3 of it for means
+    and variances, times a factor for each tensor, which grows where gradients agree and falls where they
+    turn, between 0.03, at which it begins with good weights of linear models and with a thousand columns (of
+    more, the rate is smaller), and 4
     (`steering` of :class:`~.optimizers.BlockAdam`); in classification small gradients, as those of batches
     without a sample of a rare class, count little there. In regression it begins anew where the loss is ten
     times that of each of the calls before, and leaves out a single call of such a loss. A call in which
