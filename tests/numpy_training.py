@@ -78,16 +78,12 @@ class PlainBlockAdam:
         with_penalties=False,
         with_sizes=False,
         rest=0.03,
-        clip=None,
     ):
         self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
-        self.with_penalties, self.with_sizes, self.rest, self.clip = with_penalties, with_sizes, rest, clip
+        self.with_penalties, self.with_sizes, self.rest = with_penalties, with_sizes, rest
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
-        if self.clip is not None and self.v > 0:
-            length, usual = np.sqrt(np.mean(gradient**2)), np.sqrt(self.v / (1 - self.beta_2**t))
-            gradient = gradient * min(1.0, self.clip * usual / length) if length > 0 else gradient
         share = 1 - self.beta_1**t if self.with_penalties else 0.0
         before = subgradient(self.m, w, l1, l2, share)
         lengths = np.linalg.norm(before) * np.linalg.norm(gradient)

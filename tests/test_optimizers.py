@@ -130,8 +130,6 @@ NAMED = {
         {"steering": 0.3, "with_penalties": True},
         {"steering": 0.3, "with_sizes": True},
         {"steering": 0.3, "rest": 0.4},
-        {"steering": 0.3, "clip": 1.0},
-        {"steering": 0.3, "clip": 1.1, "with_penalties": True, "with_sizes": True},
     ],
 }
 NAMED_CASES = [
@@ -259,7 +257,6 @@ def test_a_steered_rate_does_not_grow_at_the_minimum_of_a_penalised_loss(norm_ax
         (optimizers.AdamW, {"epsilon": 0.0}),
         (optimizers.BlockAdam, {"beta_2": 1.0}),
         (optimizers.BlockAdam, {"rest": 1.0}),
-        (optimizers.BlockAdam, {"clip": 0.5}),
         (optimizers.RMSProp, {"rho": 1.0}),
         (optimizers.Adagrad, {"epsilon": 0.0}),
         (optimizers.Lion, {"beta_2": 1.0}),
@@ -271,9 +268,7 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
         cls(**options)
 
 
-@pytest.mark.parametrize(
-    "option", [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}, {"clip": 3.0}], ids=str
-)
+@pytest.mark.parametrize("option", [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}], ids=str)
 def test_options_of_an_angle_that_steers_nothing_are_refused(option):
     ((name, value),) = option.items()
     with pytest.raises(OnnxSGDError, match=f"{name}={value} has no effect with steering=0"):

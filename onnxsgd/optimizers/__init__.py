@@ -16,12 +16,10 @@ from onnxsgd.optimizers._block_adam import LEAST_FACTOR as LEAST_FACTOR
 from onnxsgd.optimizers._block_adam import LOG_FACTOR as LOG_FACTOR
 from onnxsgd.optimizers._block_adam import MOST_FACTOR as MOST_FACTOR
 from onnxsgd.optimizers._block_adam import MOST_SIZE as MOST_SIZE
-from onnxsgd.optimizers._block_adam import MOST_SQUARE as MOST_SQUARE
 from onnxsgd.optimizers._block_adam import MOST_STRENGTH as MOST_STRENGTH
 from onnxsgd.optimizers._block_adam import REST as REST
 from onnxsgd.optimizers._block_adam import BlockAdam
 from onnxsgd.optimizers._block_adam import bound_of_pull as bound_of_pull
-from onnxsgd.optimizers._block_adam import clipped as clipped
 from onnxsgd.optimizers._block_adam import sized as sized
 from onnxsgd.optimizers._block_adam import steered as steered
 from onnxsgd.optimizers._group_steps import TINY as TINY

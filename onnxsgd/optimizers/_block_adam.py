@@ -26,19 +26,15 @@ __all__ = [
     "LOG_FACTOR",
     "MOST_FACTOR",
     "MOST_SIZE",
-    "MOST_SQUARE",
     "MOST_STRENGTH",
     "REST",
     "TINY",
     "BlockAdam",
     "bound_of_pull",
-    "clipped",
     "sized",
     "steered",
 ]
 
-#: The number of the largest mean square of a gradient.
-MOST_SQUARE = "most_square"
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
 LEAST_FACTOR, MOST_FACTOR = 0.03, 4.0
@@ -97,14 +93,6 @@ class BlockAdam(Optimizer):
     so that batches without a sample of a rare class, whose gradients are small, count little. As v begins
     with zero, the first gradients all count twice.
 
-    With `clip`, the gradient of a tensor is multiplied by a share, at most 1, before all else::
-
-        gradient = gradient min(1, clip sqrt(v / ((1 - beta_2^t) mean(gradient^2)))),  v > 0
-
-    Otherwise a gradient many times as large as those before it makes a step of up to
-    (1 - beta_1) / sqrt(1 - beta_2) usual ones, and further ones by the moment, 31 in all, and keeps the steps
-    of the next 1 / (1 - beta_2) updates short.
-
     Parameters
     ----------
     beta_1, beta_2 : float, default=0.9, 0.999
@@ -122,9 +110,6 @@ class BlockAdam(Optimizer):
     with_sizes : bool, default=False
         Whether the size of the gradient counts, which needs a steering, and may double the change. Streams of
         classifiers under ``learning_rate="auto"`` have it.
-    clip : float or None, default=None
-        The largest root mean square of a gradient, in multiples of that of those before it, at least 1, which
-        needs a steering; None: there is no largest one, but 10 in streams under ``learning_rate="auto"``.
 
     References
     ----------
@@ -139,7 +124,6 @@ class BlockAdam(Optimizer):
     with_penalties: bool = False
     with_sizes: bool = False
     rest: float | None = None
-    clip: float | None = None
 
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
@@ -150,12 +134,10 @@ class BlockAdam(Optimizer):
                 raise ParameterError(f"{name}=True has no effect with steering=0: give a steering > 0.")
         if self.rest is not None:
             check_number("rest", self.rest, least=0, below=1)
-        if self.clip is not None:
-            check_number("clip", self.clip, least=1)
-        for name in ("rest", "clip"):
-            value = getattr(self, name)
-            if value is not None and not self.steering:
-                raise ParameterError(f"{name}={value!r} has no effect with steering=0: give a steering > 0.")
+            if not self.steering:
+                raise ParameterError(
+                    f"rest={self.rest!r} has no effect with steering=0: give a steering > 0."
+                )
 
     @property
     def averaged_updates(self) -> float:
@@ -176,8 +158,7 @@ class BlockAdam(Optimizer):
     def structure(self) -> tuple[Any, ...]:
         if type(self) is not BlockAdam:
             return super().structure
-        angle = self.with_penalties, self.with_sizes, self.used_rest
-        return BlockAdam, self.steering > 0, *angle, self.clip is not None
+        return BlockAdam, self.steering > 0, self.with_penalties, self.with_sizes, self.used_rest
 
     @property
     def used_rest(self) -> float:
@@ -196,9 +177,6 @@ class BlockAdam(Optimizer):
         }
         if self.steering:
             numbers["steering"] = self.steering
-        if self.clip is not None:
-            # of the sum in the slot
-            numbers[MOST_SQUARE] = float(self.clip) ** 2 / root**2
         return numbers
 
     def update(
@@ -272,18 +250,14 @@ class BlockAdam(Optimizer):
         """
         sizes, blocks = (value.shape.numpy() for value in (weight, slots[1]))  # type: ignore[union-attr]
         axes = [axis for axis, size in enumerate(blocks) if size == 1]
-        decayed, of_element = op.Mul(slots[0], scalars["beta_1"]), math.prod(blocks) / math.prod(sizes)
+        decayed = op.Mul(slots[0], scalars["beta_1"])
         if direction is None:
-            square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
-            if self.clip is not None:
-                mean = op.Mul(square, of_element)
-                share = clipped(op, mean, slots[1], scalars[MOST_SQUARE], 0.0)
-                gradient, square = op.Mul(gradient, op.Sqrt(share)), op.Mul(square, share)
             first = op.Add(decayed, gradient)
+            square = op.ReduceSumSquare(gradient, axes, keepdims=1) if axes else op.Mul(gradient, gradient)
         else:
             first, product = op.Add(decayed, direction), op.Mul(gradient, direction)
             square = op.ReduceSum(product, axes, keepdims=1) if axes else product
-        mean = op.Mul(square, of_element)
+        mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
         second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
         # 1 / sqrt(v), and 0 for v = 0: without a gradient the penalties move nothing either
         inverse = op.Div(op.Sqrt(second), op.Add(second, TINY))
@@ -382,27 +356,6 @@ def _corrections_from(first: int, beta_1: float, beta_2: float) -> tuple[np.ndar
     for array in factors:
         array.flags.writeable = False
     return factors
-
-
-def clipped(
-    op: Builder, mean: ir.Value, second: ir.Value, most: ir.Value, floor: ir.Value | float
-) -> ir.Value:
-    """Return the share of the squares of a gradient that counts, at most 1.
-
-    Parameters
-    ----------
-    op : Builder
-        The builder.
-    mean, second : ir.Value
-        The mean of the squares of the gradient, and the second moment before it.
-    most : ir.Value
-        The largest mean, in multiples of the second moment.
-    floor : ir.Value or float
-        The second moment of blocks without a gradient so far.
-    """
-    # a division by the mean of squares that are infinite gives zero
-    share = op.Min(op.Div(op.Mul(second, most), op.Add(mean, TINY)), 1.0)
-    return op.Max(share, op.Cast(op.LessOrEqual(second, floor), to=second.dtype))
 
 
 def sized(op: Builder, steering: ir.Value | float, mean: ir.Value, second: ir.Value) -> ir.Value:

@@ -65,8 +65,6 @@ _SHARE_OF_VARIANCES = 0.3
 _OF_SIZES = (losses.Huber, losses.AbsoluteError, losses.LogCosh, losses.EpsilonInsensitive)
 #: The steering of the rate in a stream.
 _STEERING = 0.1
-#: The largest gradients in a stream, in multiples of those before them.
-_CLIP = 10.0
 #: The rows of an update, for each column and in all, from either of which on cosines of a linear classifier
 #: on sparse data are compared with REST; those of fewer rows are compared with as much less. Texts of 2 and
 #: 6 topics in 2,500 single rows have an accuracy of 0.95 and 0.80 in place of 0.63 and 0.43, of 6 topics in
@@ -131,9 +129,8 @@ class Recipe:
     def for_parts(self) -> Recipe:
         """Return the recipe of ``partial_fit``, which steers the rate if training finds it."""
         optimizer = self.optimizer
-        if self.is_auto and isinstance(optimizer, BlockAdam):
-            clip = _CLIP if optimizer.clip is None else optimizer.clip
-            optimizer = _changed(optimizer, steering=optimizer.steering or _STEERING, clip=clip)
+        if self.is_auto and isinstance(optimizer, BlockAdam) and not optimizer.steering:
+            optimizer = _changed(optimizer, steering=_STEERING)
         return replace(self, optimizer=optimizer, in_parts=True)
 
     def for_updates(self, n_updates: int | None, epoch_updates: int | None) -> Recipe:

@@ -48,18 +48,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import (
-    DECAY,
-    LOG_FACTOR,
-    MOST_SQUARE,
-    MOST_STRENGTH,
-    RATE,
-    REST,
-    bound_of_pull,
-    clipped,
-    sized,
-    steered,
-)
+from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, REST, bound_of_pull, sized, steered
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -110,8 +99,6 @@ class LinearBlocks:
         Whether the size of the gradient counts.
     rest : float
         The cosine that leaves a factor as it is.
-    is_clipped : bool
-        Whether there is a largest gradient.
     """
 
     layer: LinearLayer
@@ -125,7 +112,6 @@ class LinearBlocks:
     with_penalties: bool = False
     with_sizes: bool = False
     rest: float = REST
-    is_clipped: bool = False
 
     @property
     def states(self) -> dict[str, str]:
@@ -151,11 +137,6 @@ class LinearBlocks:
         return (matrix / (self.layer.n_outputs // self.n_rows)).astype(dtype)
 
 
-def _floor_of(dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the second moment of blocks without a gradient so far."""
-    return np.array(_FLOOR * float(np.finfo(dtype).tiny), dtype)
-
-
 def fits_table(batches: Batches, n_features: int) -> bool:
     """Tell whether a table of all samples, of so many features, an intercept and a target, is small."""
     return batches.target.dtype.itemsize * len(batches.target) * (n_features + 2) <= _BLOCK_BYTES
@@ -169,8 +150,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     [n, n_outputs]; `rows` [n_batches, batch_size], if the graph gathers them from the table, otherwise the
     table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
     the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
-    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; `most_square` [n_batches, 1, 1], if
-    gradients are clipped; for a layer with a penalty `pull`
+    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; for a layer with a penalty `pull`
     [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded; `preconditioner`
     [width, width], if there is one.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
@@ -198,7 +178,6 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
     pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
     preconditioner = tensor(PRECONDITIONER, layer.width, layer.width)
-    most_square = [tensor(MOST_SQUARE, None, 1, 1)] if blocks.is_clipped else []
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
         forward, *target = (
@@ -218,7 +197,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     states = body.inputs[: len(blocks.states)]
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
-    stacked = [forward, backward, inverse_rate, *most_square, *pulls, *(target if layer.reads_target else [])]
+    stacked = [forward, backward, inverse_rate, *pulls, *(target if layer.reads_target else [])]
     score = tensor("scores", None, *layer.shape_of_scores)
     steps = [tensor("steps", None, n_outputs, layer.width)] if layer.is_penalised else []
     attributes = {"body": body, "num_scan_inputs": len(stacked)}
@@ -229,7 +208,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     graph.inputs.extend(
         [
             *first, *tables, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
-            *most_square, *([pull, penalty_scale] if layer.is_penalised else []),
+            *([pull, penalty_scale] if layer.is_penalised else []),
             *([preconditioner] if blocks.is_preconditioned else []),
         ]
     )  # fmt: skip
@@ -253,8 +232,7 @@ def _body(
     inverse_rate, pull = value("inverse_rate", *blocks.shape_of_rates), value("pull", 1, width)
     target = layer.scanned(value("target", size, n_outputs))
     pulls = [pull] if layer.is_penalised else []
-    most_square = [value(MOST_SQUARE, 1, 1)] if blocks.is_clipped else []
-    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *most_square, *pulls, *target]
+    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         score = layer.scores(op, forward, weights)
@@ -265,12 +243,11 @@ def _body(
             new_first, *new_blocks = _moved_along(blocks, op, gradient, first, of_blocks, preconditioner)
             step = op.Div(new_first, op.Mul(op.Sqrt(new_blocks[0]), inverse_rate))
         else:
-            pulled = op.Mul(weights, pull) if pulls else None
-            new_blocks, *shares = _moved_blocks(blocks, op, gradient, first, of_blocks, pulled, *most_square)
-            for share in shares:
-                gradient = op.Mul(gradient, op.Sqrt(share))
-            new_second, *new_factors = new_blocks
             new_first = _decayed_sum(blocks, op, first, gradient)
+            pulled = op.Mul(weights, pull) if pulls else None
+            new_second, *new_factors = new_blocks = _moved_blocks(
+                blocks, op, gradient, first, of_blocks, pulled
+            )
             size_of_gradient = op.Sqrt(new_second)
             for factor in new_factors:
                 size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
@@ -303,17 +280,15 @@ def _moved_blocks(
     first: ir.Value,
     of_blocks: Sequence[ir.Value],
     pulled: ir.Value | None,
-    most_square: ir.Value | None = None,
-) -> tuple[Any, ...]:
-    """Return the new second moment, and the new logarithm of the factor if the rate is steered, as a list.
+) -> list[ir.Value]:
+    """Return the new second moment, and the new logarithm of the factor if the rate is steered.
 
-    Further the share of the squares of the gradient that counts, if it is clipped. `pulled` is the part of
-    the penalty in the first moment, if there is one.
+    `pulled` is the part of the penalty in the first moment, if there is one.
     """
     second, *factors = of_blocks
     square = _squares(blocks, op, gradient)
     if not factors:
-        return ([_decayed_means(blocks, op, second, square)],)
+        return [_decayed_means(blocks, op, second, square)]
     means = _means(blocks, op, first)
     if pulled is not None and blocks.with_penalties:
         most = bound_of_pull(first)
@@ -323,20 +298,11 @@ def _moved_blocks(
         product = op.ReduceSum(product, [0], keepdims=1)
     sums = op.Concat(square, product, _squares(blocks, op, first), axis=0)
     square, product, moment_square = op.Split(op.MatMul(sums, means), [blocks.n_rows] * 3, axis=0, _outputs=3)
-    shares = []
-    if most_square is not None and second.dtype is not None:
-        # the angle has the lengths of either
-        floor = op.initializer(ir.tensor(_floor_of(second.dtype.numpy()), name="update/floor"))
-        shares = [clipped(op, square, second, most_square, floor)]
-        counted = op.Mul(square, shares[0])
-    else:
-        counted = square
-    second = op.Add(op.Mul(second, blocks.beta_2), counted)
+    second = op.Add(op.Mul(second, blocks.beta_2), square)
     steering: ir.Value | float = blocks.steering
     if blocks.with_sizes:
-        steering = sized(op, steering, counted, op.Mul(second, 1.0 - blocks.beta_2))
-    factor = steered(op, factors[0], product, moment_square, square, steering, blocks.rest)
-    return [second, factor], *shares
+        steering = sized(op, steering, square, op.Mul(second, 1.0 - blocks.beta_2))
+    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rest)]
 
 
 def _moved_along(
@@ -420,8 +386,6 @@ class LinearAdamRunner:
         layer, places = blocks.layer, {name: place for place, name in enumerate(spec.scalars)}
         #: The columns of the scalars that hold the factor of the first moment, the penalty, and the rates.
         self._momentum_rate, self._decay = places["momentum_rate"], places[DECAY]
-        #: That of the largest square of a gradient.
-        self._most_square = places.get(MOST_SQUARE)
         columns = {
             layer.weight: slice(0, layer.n_features),
             layer.intercept: slice(layer.n_features, layer.n_features + 1),
@@ -554,8 +518,6 @@ class LinearAdamRunner:
             else:
                 # steps at a rate of zero are zero
                 inverse[..., column] = np.divide(1.0, rate, where=moves, out=np.full_like(rate, np.inf))
-        if self._most_square is not None and self._blocks.is_clipped:
-            call.arrays[MOST_SQUARE][:, 0, 0] = scalars[:, self._most_square]
         if self._blocks.layer.is_penalised:
             # a preconditioned gradient includes the penalty, a moment has the factor of its sum
             factor = np.ones_like(factor) if self._blocks.is_preconditioned else factor
@@ -600,7 +562,7 @@ class _Call:
             self.arrays[name][...] = 1
         # an array without axes: operations on few numbers take twice the time with one of Python
         dtype = self.arrays["second_moment"].dtype
-        self._floor = _floor_of(dtype)
+        self._floor = np.array(_FLOOR * float(np.finfo(dtype).tiny), dtype)
         self._new = {name: np.zeros_like(self.arrays[name]) for name in blocks.states}
         self._losses = np.zeros(n_batches, dtypes["weights"])
         self._steps = np.zeros([n_batches, layer.n_outputs, layer.width] if layer.is_penalised else 0, dtype)

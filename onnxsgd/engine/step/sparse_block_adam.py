@@ -26,7 +26,6 @@ from onnxsgd.optimizers import (
     LOG_FACTOR,
     MOST_FACTOR,
     MOST_SIZE,
-    MOST_SQUARE,
     RATE,
     TINY,
     BlockAdam,
@@ -134,7 +133,6 @@ class _BlockAdam:
         )
         self._beta_1, self._beta_2 = (float(numbers[name][0]) for name in ("beta_1", "beta_2"))
         self._steering = float(numbers["steering"][0]) if LOG_FACTOR in self._states else 0.0
-        self._most_squares = numbers[MOST_SQUARE].tolist() if MOST_SQUARE in numbers else None
         self._second = self._number(_SECOND, 0.0)
         self._rate_scale, self._factor = self._number(RATE_SCALE, 1.0), self._number(LOG_FACTOR, 0.0)
         self._restart()
@@ -156,21 +154,6 @@ class _BlockAdam:
         """Handle tables that hold the weight and the moment themselves."""
         if LOG_FACTOR in self._states:
             self._moment_square = self._inner(self._moment, self._moment)
-
-    def _clip(self, number: int, square: _Sum) -> Any:
-        """Return the share of the gradient of an update that counts; see :class:`.optimizers.BlockAdam`.
-
-        None: all of it does.
-        """
-        if self._most_squares is None:
-            return None
-        most = self._most_squares[number] * self._second
-        mean = square * self._share
-        if np.all((mean <= most) | (self._second <= 0.0)):
-            return None
-        share = np.sqrt(np.minimum(most / (mean + TINY), 1.0))
-        share = np.where(self._second <= 0.0, 1.0, share)
-        return float(share) if self._has_one_block else share
 
     def _rate(
         self, number: int, square: _Sum, product: _Sum, of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]]
@@ -344,18 +327,23 @@ class SparseBlockAdam(_BlockAdam):
         """Make one update by the gradient of the product of a batch."""
         power = self._power * self._beta_1
         others = self._in_columns(self._apart) if self._pulls and len(self._apart) else []
-        self._add(rows, gradient, power)
+        # to N the gradient, and to U as much as leaves w unchanged
+        np.multiply(gradient, 1.0 / power, out=self._step)
+        np.multiply(self._step, self._reach, out=self._step_of_weight)
+        for table, step in zip(self._tables, self._steps, strict=True):
+            rows.add_transposed_product(step, table)
         # the last table holds N, and its product grows by that of the gradient
         np.negative(self._products[-1], out=self._later_products[-1])
         rows.add_product(self._tables[-1], self._later_products[-1])
         if rows.offsets is not None:
+            total = _sums(gradient) / power
+            moved = _along(rows.offsets, gradient) / power - total * self._square_of_centre
+            self._of_moment = self._of_moment - total
+            self._of_weight = self._of_weight - total * self._reach
+            self._mean_of_moment = self._mean_of_moment + moved
+            self._mean_of_weight = self._mean_of_weight + moved * self._reach
             self._change += rows.offsets[:, None] * self._of_moment - self._mean_of_moment
         square = _positive(self._inner(gradient, self._change) * power)
-        share = self._clip(number, square)
-        if share is not None:
-            counted = gradient * _like(gradient, share)
-            self._add(rows, counted - gradient, power)
-            gradient, square = counted, square * share**2
         old_power, self._power = self._power, power
         product = self._inner(gradient, self._product) if self._steering else 0.0
         rate = self._rate(
@@ -369,20 +357,6 @@ class SparseBlockAdam(_BlockAdam):
         self._n_done += 1
         if self._n_done == _MOST_UPDATES or _least(self._scale) < _LEAST_SCALE:
             self._fold()
-
-    def _add(self, rows: SparseRows, gradient: np.ndarray, power: float) -> None:
-        """Add the gradient of a batch to N, and to U as much as leaves w unchanged."""
-        np.multiply(gradient, 1.0 / power, out=self._step)
-        np.multiply(self._step, self._reach, out=self._step_of_weight)
-        for table, step in zip(self._tables, self._steps, strict=True):
-            rows.add_transposed_product(step, table)
-        if rows.offsets is not None:
-            total = _sums(gradient) / power
-            moved = _along(rows.offsets, gradient) / power - total * self._square_of_centre
-            self._of_moment = self._of_moment - total
-            self._of_weight = self._of_weight - total * self._reach
-            self._mean_of_moment = self._mean_of_moment + moved
-            self._mean_of_weight = self._mean_of_weight + moved * self._reach
 
     def _in_columns(self, columns: np.ndarray) -> list[np.ndarray]:
         """Return the weight and the moment in a few columns, as float64."""
@@ -541,10 +515,6 @@ class WholeBlockAdam(_BlockAdam):
         if self._centre is not None:
             _add_multiple(table, self._centre, _like(table, -_sums(gradient)))
         square = self._inner(table, table)
-        share = self._clip(number, square)
-        if share is not None:
-            table *= _like(table, share)
-            square = square * share**2
         product = self._inner(moment, table) if self._steering else 0.0
         rate = self._rate(number, square, product, self._sums_of_weight)
         moment *= self._beta_1

@@ -1,7 +1,5 @@
 """The short loop of BlockAdam: its updates are those of plain numpy, and of the general loop."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from numpy_training import PlainBlockAdam
@@ -109,9 +107,7 @@ def test_classification(runs, name, penalty):
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize(
-    "option",
-    [{}, {"with_penalties": True}, {"with_sizes": True}, {"rest": 0.4}, {"clip": 1.0, "with_sizes": True}],
-    ids=str,
+    "option", [{}, {"with_penalties": True}, {"with_sizes": True}, {"rest": 0.4}], ids=str
 )
 def test_steered_rates(runs, n_outputs, option):
     """The factor of each block follows the angle between its gradient and its moment."""
@@ -158,11 +154,10 @@ def test_streams_equal_those_of_the_general_loop(runs, make, y, monkeypatch):
 def test_numbers_of_the_optimizer_are_part_of_the_cache_key(runs):
     """The same structure with other numbers, one fit after the other."""
     numbers = [{"steering": 0.1}, {"steering": 0.01}, {"steering": 0.1, "rest": 0.5}]
-    numbers += [{"steering": 0.1, "clip": 1.0}, {"steering": 0.1, "clip": 1.5}]
     fits = [OnnxSGDRegressor(**SETTINGS | {"optimizer": BlockAdam(**one)}).fit(X, Y) for one in numbers]
-    assert sum(runs) == 5 * EPOCHS * 19
-    for first, again in combinations(fits, 2):
-        assert np.abs(first.coef_ - again.coef_).max() > 1e-5
+    assert sum(runs) == 3 * EPOCHS * 19
+    for again in fits[1:]:
+        assert np.abs(fits[0].coef_ - again.coef_).max() > 1e-4
     del runs[:]
     first, again = (
         OnnxSGDRegressor(**SETTINGS | {"optimizer": BlockAdam(0.9, beta)}).fit(X, Y) for beta in (0.999, 0.9)
