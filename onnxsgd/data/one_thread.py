@@ -8,14 +8,28 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread"]
+__all__ = ["MOST_OF_ONE_THREAD", "one_thread", "sum_of_multiples"]
+
+#: Products of more numbers, 10,000, start threads of BLAS, which then wait for further ones for 0.1 s.
+MOST_OF_ONE_THREAD = 8192
 
 #: Held while threads enter or leave the contexts; the number of those in one, and the end of the limit.
 _LOCK = threading.Lock()
 _inside = 0
 _limit = ExitStack()
+
+
+def sum_of_multiples(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return the sum of the rows of a table, each multiplied by a number: parts of few start no threads."""
+    n_rows = max(1, MOST_OF_ONE_THREAD // table.shape[1])
+    if len(table) <= n_rows:
+        found: np.ndarray = numbers.dot(table)
+        return found
+    parts = (slice(start, start + n_rows) for start in range(0, len(table), n_rows))
+    return np.add.reduce([numbers[part].dot(table[part]) for part in parts])
 
 
 @contextmanager

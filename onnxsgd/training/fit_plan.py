@@ -70,8 +70,8 @@ _STEERING = 0.1
 #: 6 topics in 2,500 single rows have an accuracy of 0.95 and 0.80 in place of 0.63 and 0.43, of 6 topics in
 #: calls of 8 rows 0.92 in place of 0.88, of 2 topics 0.98 in place of 0.99; counts of five factors lose up
 #: to 0.04 in single rows. Dense columns are often correlated, and few directions then have all of the
-#: noise: with this rule, 400 columns of 20 factors lose what they knew within 4,000 single rows, and so do
-#: good networks.
+#: noise: with this rule, the weights of 400 columns of 20 factors, and of good networks, are lost within
+#: 4,000 single rows.
 _ROWS_OF_REST = 1 / 23, 16
 
 

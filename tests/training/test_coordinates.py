@@ -10,7 +10,6 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.engine.step.buffers import Buffers
 from onnxsgd.engine.step.update import AVERAGE, PENALTY_SCALE, RATE_SCALE, START, WEIGHT
 from onnxsgd.graph.reading.first_layers import FirstLayer
-from onnxsgd.training import coordinates as coordinates_module
 from onnxsgd.training.coordinates import BuffersInPlace, Coordinates, StandardisedBuffers, make_coordinates
 
 RNG = np.random.default_rng(0)
@@ -32,7 +31,7 @@ def standard_data(changed):
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_the_layer_is_the_same_function(is_transposed, most, monkeypatch):
     """Products of many numbers are made in parts."""
-    monkeypatch.setattr(coordinates_module, "_MOST_OF_ONE_THREAD", most)
+    monkeypatch.setattr("onnxsgd.data.one_thread.MOST_OF_ONE_THREAD", most)
     layer = FirstLayer("x", "w", "b", is_transposed)
     changed = coordinates(layer)
     given = W.T.copy() if is_transposed else W

@@ -237,9 +237,9 @@ class Batches:
     standards : dict of Standard
         The standardisation of features, which their copies into buffers receive.
     weight_unit : float or None
-        The weight of a sample whose gradient has the factor 1 / `batch_size`: batches of heavy samples make
-        longer steps, and the steps of an epoch follow the weighted mean over all samples. None: each batch
-        follows the weighted mean over its own samples.
+        The weight of a sample whose gradient has the factor 1 / n, for the n samples of an update: batches of
+        heavy samples make longer steps, and the steps of an epoch follow the weighted mean over all samples.
+        None: each batch follows the weighted mean over its own samples.
     is_repeated : bool
         Whether the samples are taken more than once: small tables are then standardised once, not in each
         epoch.
@@ -308,6 +308,12 @@ class Batches:
         return find(self._scale)
 
     @property
+    def _updates(self) -> np.ndarray | None:
+        """The index of the update of each batch of an epoch; None: each batch has its own."""
+        # without the cuts, which single updates do not need
+        return self.cuts.updates if self.n_accumulated > 1 else None
+
+    @property
     def _cuts_evenly(self) -> bool:
         """True if the numbers of samples of updates differ by at most one."""
         return self.is_even and self.blocks is None and self.batch_size * self.n_accumulated > 1
@@ -317,7 +323,7 @@ class Batches:
 
         With `window`, of its batches, counted from its first update.
         """
-        of_epoch = self.cuts.updates if self.n_accumulated > 1 else None
+        of_epoch = self._updates
         if of_epoch is None:
             return None
         if window is not None:
@@ -327,7 +333,7 @@ class Batches:
 
     def updates_of_window(self, window: slice) -> slice:
         """Return the updates of the batches of a window."""
-        of_epoch = self.cuts.updates if self.n_accumulated > 1 else None
+        of_epoch = self._updates
         if of_epoch is None:
             return window
         return slice(int(of_epoch[window.start]), int(of_epoch[window.stop - 1]) + 1)

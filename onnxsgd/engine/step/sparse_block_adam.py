@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
+from onnxsgd.data.one_thread import MOST_OF_ONE_THREAD, sum_of_multiples
 from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.optimizers import (
@@ -44,8 +45,6 @@ _MOST_UPDATES = 64
 #: They are also computed once the penalties have this factor: U and the reach grow by its inverse, and
 #: float32 holds 1e38.
 _LEAST_SCALE = 1e-12
-#: Products of more numbers, 10,000, would start the threads of BLAS.
-_MOST_OF_ONE_THREAD = 8192
 #: Numbers of the tables that are computed together: a bound of memory, which stays in the cache.
 _FOLDED = 16384
 #: The most columns in which the common penalty is looked for.
@@ -563,10 +562,10 @@ def _dot(first: np.ndarray, second: np.ndarray) -> float:
     if not (first.flags.c_contiguous and second.flags.c_contiguous):
         return float(np.einsum("ij,ij->", first, second))
     first, second = first.reshape(-1), second.reshape(-1)
-    if len(first) <= _MOST_OF_ONE_THREAD:
+    if len(first) <= MOST_OF_ONE_THREAD:
         return float(first.dot(second))
-    starts = range(0, len(first), _MOST_OF_ONE_THREAD)
-    parts = [slice(start, start + _MOST_OF_ONE_THREAD) for start in starts]
+    starts = range(0, len(first), MOST_OF_ONE_THREAD)
+    parts = [slice(start, start + MOST_OF_ONE_THREAD) for start in starts]
     return math.fsum([first[part].dot(second[part]) for part in parts])
 
 
@@ -574,9 +573,7 @@ def _along(vector: np.ndarray, table: np.ndarray) -> Any:
     """Return the sum of rows times the numbers of a vector: one number, or one for each output."""
     if table.shape[1] == 1:
         return _dot(vector[:, None], table)
-    n_rows = max(1, _MOST_OF_ONE_THREAD // table.shape[1])
-    starts = range(0, len(table), n_rows)
-    return np.add.reduce([vector[i : i + n_rows].dot(table[i : i + n_rows]) for i in starts])[None]
+    return sum_of_multiples(vector, table)[None]
 
 
 def _sums(table: np.ndarray) -> Any:
@@ -593,7 +590,7 @@ def _add_multiple(table: np.ndarray, vector: np.ndarray, multiple: Any) -> None:
         return
     # numpy makes a loop for each row
     add, of_columns = blas.sger if table.dtype == np.float32 else blas.dger, multiple.reshape(-1)
-    n_rows = max(1, _MOST_OF_ONE_THREAD // table.shape[1])
+    n_rows = max(1, MOST_OF_ONE_THREAD // table.shape[1])
     for start in range(0, len(table), n_rows):
         part = slice(start, start + n_rows)
         add(1.0, of_columns, vector[part], a=table[part].T, overwrite_a=1)
