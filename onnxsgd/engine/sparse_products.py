@@ -30,8 +30,8 @@ class SparseRows(NamedTuple):
         The column and the value of each entry. There may be entries of other rows before and behind.
     n_columns : int
         The number of columns.
-    offsets : ndarray of float64, of shape [n_rows], or None
-        The products of the rows and the centre that is subtracted from each; None: the centre is zero.
+    offsets : ndarray of shape [2, n_rows] or None
+        The product of each row and the centre that is subtracted from it, and ones; None: the centre is zero.
     """
 
     indptr: np.ndarray

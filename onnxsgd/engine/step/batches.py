@@ -579,10 +579,11 @@ class Batches:
             self._wide[name] = _beside_ones(np.asarray(table)) if is_small else None
         return self._wide[name]
 
-    def sparse_table(self, name: str, *, is_centred: bool = True) -> Any:
+    def sparse_table(self, name: str, centre: np.ndarray | None = None) -> Any:
         """Return a sparse feature of all samples, standardised: a CSR matrix, not to be changed.
 
-        Columns that are centred get an entry in each row, unless `is_centred` is False: no shift is applied.
+        Columns that are centred get an entry in each row, except those whose mean, over their scale, is in
+        `centre`: no shift is applied.
         """
         table = sparse.csr_array(self.features[name])
         if name not in self.standards:
@@ -592,10 +593,13 @@ class Batches:
         places = table.indices.astype(np.intp)
         data = standard.factor.take(places)
         data *= table.data
-        centred = np.flatnonzero(standard.shift)
-        if not (is_centred and len(centred)):
+        is_centred = standard.shift != 0
+        if centre is not None:
+            is_centred &= centre == 0
+        centred = np.flatnonzero(is_centred)
+        if not len(centred):
             return sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
-        entries = np.flatnonzero((standard.shift != 0).take(places))
+        entries = np.flatnonzero(is_centred.take(places))
         of_entries = places[entries]
         rows = np.arange(table.shape[0], dtype=np.int32).repeat(np.diff(table.indptr))[entries]
         data[entries] = (table.data[entries] - standard.shift[of_entries]) * standard.factor[of_entries]

@@ -4,8 +4,10 @@ With one second moment for each output, an update is linear in the gradient up t
 All columns, also those that a batch lacks, then have their updates by factors alone. Where the columns are
 few, it is faster to update all of them.
 
-Columns are centred without entries in all rows: a centre subtracts one number for each output from the
-products of rows, and a multiple of itself from the gradient.
+Columns are centred without entries in all rows: a centre c subtracts one number for each output from the
+products of rows, and a multiple of itself from the gradient. Tables hold the weight and the moment without
+their multiples of c, whose factors are two numbers for each output; the products of c with both are known
+without a pass over the columns.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ _MOST_UPDATES = 64
 _LEAST_SCALE = 1e-12
 #: Numbers of the tables that are computed together: a bound of memory, which stays in the cache.
 _FOLDED = 16384
+#: Numbers of tables with several outputs whose products are summed together: more start threads of BLAS.
+_SUMMED = MOST_OF_ONE_THREAD
 #: The most columns in which the common penalty is looked for.
 _SAMPLE = 1000
 #: Columns with a penalty of their own up to which each is shrunk as a number of Python: one takes 0.5 us, and
@@ -55,7 +59,14 @@ _FEW_OTHERS = 16
 
 
 class _BlockAdam:
-    """The second moments, the rates and the penalty, which both forms share.
+    """The parts that both forms share: the second moments, the rates, the penalty and the centre.
+
+    ::
+
+        w = scale (W - reach N),   m = power N
+
+    N is the table of the moment and W that of the weight, each with a multiple of the centre beside it. Where
+    all columns are updated, the reach is zero. An update adds the gradient over the power to N.
 
     Columns whose factor of the penalty is not the common one are few as a rule, and have updates of their
     own.
@@ -74,6 +85,9 @@ class _BlockAdam:
     centre : ndarray of shape [n_columns] or None
         The numbers that are subtracted from each row; None: zeros.
     """
+
+    #: Whether the form has a reach that is not zero.
+    _has_reach = False
 
     def __init__(
         self,
@@ -97,10 +111,14 @@ class _BlockAdam:
         self._share = math.prod(blocks) / weight.size
         self._has_one_block = blocks[1] == 1
         self._others: Any = np.zeros(0, np.intp)
-        self._few_others: list[tuple[int, float]] = []
+        self._few_others: list[tuple[int, float, float]] = []
         #: All columns with a penalty of their own, and the latter.
         self._apart, self._penalties_apart = self._others, np.zeros((0, 1))
         self._penalty = 1.0
+        #: The last product.
+        self._multiplied = np.zeros((0, weight.shape[1]), weight.dtype)
+        if centre is not None:
+            self._square_of_centre = _dot(centre[:, None], centre[:, None])
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -117,11 +135,15 @@ class _BlockAdam:
         sample = np.sort(factors[:: -(-len(factors) // _SAMPLE), 0])
         self._penalty = float(sample[len(sample) // 2])
         self._others = np.flatnonzero(factors[:, 0] != factors.dtype.type(self._penalty))
-        self._other_penalties = factors[self._others]
-        self._apart, self._penalties_apart = self._others, self._other_penalties.astype(np.float64)
+        self._apart, self._penalties_apart = self._others, factors[self._others].astype(np.float64)
+        if self._centre is not None:
+            self._centre_apart = self._centre.take(self._others).astype(np.float64)[:, None]
         if self._weight.shape[1] == 1 and len(self._others) <= _FEW_OTHERS:
-            penalties = self._other_penalties[:, 0]
-            self._few_others = list(zip(self._others.tolist(), penalties.tolist(), strict=True))
+            penalties, centre = self._penalties_apart[:, 0], np.zeros(len(self._others))
+            if self._centre is not None:
+                centre = self._centre_apart[:, 0]
+            numbers = self._others.tolist(), penalties.tolist(), centre.tolist()
+            self._few_others = list(zip(*numbers, strict=True))
             self._others = self._others[:0]
 
     def begin(self, numbers: Mapping[str, np.ndarray]) -> None:
@@ -150,9 +172,141 @@ class _BlockAdam:
         return state.item() if self._has_one_block else state
 
     def _restart(self) -> None:
-        """Handle tables that hold the weight and the moment themselves."""
+        """Let the tables hold the weight and the moment themselves."""
+        self._power, self._n_done = 1.0, 0
+        self._scale: Any = 1.0 if self._has_one_block else np.ones((1, 1))
+        self._reach: Any = 0.0 if self._has_one_block else np.zeros((1, 1))
+        if self._centre is not None:
+            # the multiples of the centre, and its products with tables and multiples together
+            self._of_weight: Any = 0.0
+            self._of_moment: Any = 0.0
+            self._mean_of_weight = _along(self._centre, self._weight)
+            self._mean_of_moment = _along(self._centre, self._moment)
         if LOG_FACTOR in self._states:
             self._moment_square = self._inner(self._moment, self._moment)
+        if self._pulls:
+            # the products of the weight in common columns with the moment and with itself
+            self._with_moment, self._with_itself = self._in_common(self._moment, self._weight)
+
+    def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
+        """Make one update by the gradient of the last product of a batch."""
+        old_power, self._power = self._power, self._power * self._beta_1
+        others = []
+        if self._pulls and len(self._apart):
+            others = [self._scale * self._weight_apart(), self._moment_apart(old_power)]
+        square, product = self._add_gradient(rows, gradient)
+        rate = self._rate(
+            number, _positive(square), product * old_power, partial(self._sums_of_weight, gradient, others)
+        )
+        if self._pulls:
+            self._move_sums(number, rate, others)
+        self._advance(rate * (self._shares[number] * self._power) / self._scale)
+        if self._decays:
+            self._shrink(rate * self._decay_rates[number])
+        self._n_done += 1
+        if self._n_done == _MOST_UPDATES or _least(self._scale) < _LEAST_SCALE:
+            self._fold()
+
+    def _add_gradient(self, rows: SparseRows, gradient: np.ndarray) -> tuple[_Sum, _Sum]:
+        """Add the gradient of the weight, over the new power, to N.
+
+        Returns
+        -------
+        square : float or ndarray
+            The sum of squares of the gradient.
+        product : float or ndarray
+            The sum of its products with N before; 0.0 if the rate is not steered.
+        """
+        raise NotImplementedError
+
+    def _advance(self, step: _Sum) -> None:
+        """Subtract a multiple of N from the weight over the scale."""
+        raise NotImplementedError
+
+    def _fold(self) -> None:
+        """Compute the weight and the moment themselves."""
+        raise NotImplementedError
+
+    def _moment_apart(self, power: float) -> np.ndarray:
+        """Return the moment in columns with a penalty of their own, as float64."""
+        moment = power * _taken(self._moment, self._apart)
+        if self._centre is not None:
+            moment += self._centre_apart * (power * self._of_moment)
+        return moment
+
+    def _weight_apart(self) -> np.ndarray:
+        """Return the weight over the scale in columns with a penalty of their own, as float64."""
+        weight = _taken(self._weight, self._apart)
+        if self._has_reach:
+            weight -= self._reach * _taken(self._moment, self._apart)
+        if self._centre is not None:
+            weight += self._centre_apart * (self._of_weight - self._reach * self._of_moment)
+        return weight
+
+    def _sums_of_weight(self, gradient: np.ndarray, others: list[np.ndarray]) -> tuple[_Sum, _Sum, _Sum]:
+        """Return the sums of the products of the penalised weight and the gradient, the moment, and itself.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape [n_rows, n_outputs]
+            The gradient of the products of the batch.
+        others : list of ndarray
+            The weight and the moment in columns that have their own penalty, if there are any: completed by
+            the gradient there.
+        """
+        self._with_gradient = self._inner(gradient, self._multiplied)
+        if others:
+            weight, moment = others
+            of_gradient = self._moment_apart(self._power) - self._beta_1 * moment
+            self._with_gradient = self._with_gradient - self._total(weight * of_gradient)
+            others[:] = weight, of_gradient, moment
+        return self._with_penalties(self._with_gradient, self._with_moment, self._with_itself, *others)
+
+    def _move_sums(self, number: int, rate: _Sum, others: list[np.ndarray]) -> None:
+        """Update the sums of products of the weight in common columns, after those of the moment."""
+        step, square = rate * self._shares[number], self._moment_square
+        if others:
+            _, gradient, moment = others
+            square = square - self._total((self._beta_1 * moment + gradient) ** 2)
+        divisor = 1.0 + rate * self._decay_rates[number] * self._penalty
+        with_moment = self._beta_1 * self._with_moment + self._with_gradient
+        self._with_itself = (
+            _positive(self._with_itself + step * (step * square - 2.0 * with_moment)) / divisor**2
+        )
+        self._with_moment = (with_moment - step * square) / divisor
+
+    def _shrink(self, decay: Any) -> None:
+        """Apply the penalty."""
+        divisor = 1.0 + decay * self._penalty
+        self._scale = self._scale / divisor
+        if self._few_others:
+            self._shrink_few(decay, divisor)
+        if len(self._others):
+            self._shrink_others(decay, divisor)
+
+    def _shrink_others(self, decay: Any, divisor: Any) -> None:
+        """Apply the penalty to columns that have their own: N stays the same."""
+        change = self._weight_apart()
+        change *= divisor / (1.0 + self._penalties_apart * decay) - 1.0
+        self._weight[self._others] += change
+        if self._centre is not None:
+            self._mean_of_weight = self._mean_of_weight + _along(self._centre_apart[:, 0], change)
+
+    def _shrink_few(self, decay: float, divisor: float) -> None:
+        """Apply the penalty to columns of one number each, as numbers of Python."""
+        weight, moment, reach, multiple, moved = self._weight, self._moment, self._reach, 0.0, 0.0
+        if self._centre is not None:
+            multiple = self._of_weight - reach * self._of_moment
+        for column, penalty, centre in self._few_others:
+            before = weight.item(column)
+            change = before + centre * multiple
+            if self._has_reach:
+                change -= reach * moment.item(column)
+            change *= divisor / (1.0 + decay * penalty) - 1.0
+            weight[column, 0] = before + change
+            moved += centre * change
+        if self._centre is not None:
+            self._mean_of_weight += moved
 
     def _rate(
         self, number: int, square: _Sum, product: _Sum, of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]]
@@ -216,7 +370,7 @@ class _BlockAdam:
 
         Those of the other columns may be much larger: they are left out, not subtracted.
         """
-        apart = self._weight.take(self._apart, axis=0)
+        apart = self._weight[self._apart]
         self._weight[self._apart] = 0
         sums = [self._inner(self._weight, table) for table in tables]
         self._weight[self._apart] = apart
@@ -226,29 +380,16 @@ class _BlockAdam:
         """Return the sum of the rows of a few columns: one number, or one for each output with a block."""
         return float(table.sum()) if self._has_one_block else table.sum(axis=0)[None]
 
-    def _quotients(self, decay: Any, divisor: Any) -> np.ndarray:
-        """Return the factors of the penalty of the columns that have their own, over the common one."""
-        quotients = self._other_penalties * _like(self._weight, decay / divisor)
-        quotients += _like(self._weight, 1.0 / divisor)
-        return quotients
-
     def _inner(self, first: np.ndarray, second: np.ndarray) -> Any:
         """Return the sum of products, for each output if each has a second moment."""
-        if not self._has_one_block:
-            return np.einsum("ij,ij->j", first, second, dtype=np.float64)[None]
-        return _dot(first, second)
+        return _dot(first, second) if self._has_one_block else _dots(first, second)[None]
 
 
 class SparseBlockAdam(_BlockAdam):
-    """The weight w of a first layer and its first moment m, in a form that changes by factors alone.
+    """The weight of a first layer and its first moment, in a form that changes by factors alone.
 
-    ::
-
-        w = scale (U - reach N),   m = power N
-
-    A step changes U and N in the columns of its batch, and the three factors. The sum of squares of the
+    A step changes W and N in the columns of its batch, and the three factors. The sum of squares of the
     gradient G = X' d, for the second moment, is that of d * (X G); X G is a difference of products with N.
-    With a centre c, U and N have multiples of c beside their tables, and products lose c' U and c' N.
 
     Parameters
     ----------
@@ -266,6 +407,8 @@ class SparseBlockAdam(_BlockAdam):
     centre : ndarray of shape [n_columns] or None
         The numbers that are subtracted from each row, whose products the rows have; None: zeros.
     """
+
+    _has_reach = True
 
     def __init__(
         self,
@@ -286,47 +429,26 @@ class SparseBlockAdam(_BlockAdam):
         )
         weight, moment = _halves(self._tables)
         super().__init__(shapes, weight, moment, decays, optimizer, centre)
-        if centre is not None:
-            self._square_of_centre = _dot(centre[:, None], centre[:, None])
         self._product_of_weight, self._product = _halves(self._products)
         self._step_of_weight, self._step = _halves(self._steps)
         self._change = _halves(self._later_products)[1]
 
-    def _restart(self) -> None:
-        """Let the tables hold the weight and the moment themselves."""
-        self._power, self._n_done = 1.0, 0
-        self._scale: Any = 1.0 if self._has_one_block else np.ones((1, 1))
-        self._reach: Any = 0.0 if self._has_one_block else np.zeros((1, 1))
-        if self._centre is not None:
-            # the multiples of the centre, and its products with tables and multiples together
-            self._of_weight: Any = 0.0
-            self._of_moment: Any = 0.0
-            self._mean_of_weight = _along(self._centre, self._weight)
-            self._mean_of_moment = _along(self._centre, self._moment)
-        super()._restart()
-        if self._pulls:
-            # the products of the weight in common columns with the moment and with itself
-            self._with_moment, self._with_itself = self._in_common(self._moment, self._weight)
-
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
-        """Write the product of a batch and the weight to `out`."""
+        """Write the product of a batch and the weight to `out`, which may not change before the update."""
         for table, product in zip(self._tables, self._products, strict=True):
             product.fill(0)
             rows.add_product(table, product)
         if rows.offsets is not None:
-            # float64: both terms may be much larger than their difference
-            offsets = rows.offsets[:, None]
-            self._product_of_weight += offsets * self._of_weight - self._mean_of_weight
-            self._product += offsets * self._of_moment - self._mean_of_moment
+            _centre(self._product_of_weight, rows.offsets, self._of_weight, self._mean_of_weight)
+            _centre(self._product, rows.offsets, self._of_moment, self._mean_of_moment)
         np.multiply(self._product, -self._reach, out=out)
         out += self._product_of_weight
         out *= self._scale
+        self._multiplied = out
 
-    def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
-        """Make one update by the gradient of the product of a batch."""
-        power = self._power * self._beta_1
-        others = self._in_columns(self._apart) if self._pulls and len(self._apart) else []
-        # to N the gradient, and to U as much as leaves w unchanged
+    def _add_gradient(self, rows: SparseRows, gradient: np.ndarray) -> tuple[_Sum, _Sum]:
+        power = self._power
+        # to N the gradient, and to W as much as leaves w unchanged
         np.multiply(gradient, 1.0 / power, out=self._step)
         np.multiply(self._step, self._reach, out=self._step_of_weight)
         for table, step in zip(self._tables, self._steps, strict=True):
@@ -335,118 +457,25 @@ class SparseBlockAdam(_BlockAdam):
         np.negative(self._products[-1], out=self._later_products[-1])
         rows.add_product(self._tables[-1], self._later_products[-1])
         if rows.offsets is not None:
-            total = _sums(gradient) / power
-            moved = _along(rows.offsets, gradient) / power - total * self._square_of_centre
+            total, along = _sums_of_rows(rows.offsets, gradient)
+            total, moved = total / power, (along - total * self._square_of_centre) / power
             self._of_moment = self._of_moment - total
             self._of_weight = self._of_weight - total * self._reach
             self._mean_of_moment = self._mean_of_moment + moved
             self._mean_of_weight = self._mean_of_weight + moved * self._reach
-            self._change += rows.offsets[:, None] * self._of_moment - self._mean_of_moment
-        square = _positive(self._inner(gradient, self._change) * power)
-        old_power, self._power = self._power, power
-        product = self._inner(gradient, self._product) if self._steering else 0.0
-        rate = self._rate(
-            number, square, product * old_power, partial(self._sums_of_weight, gradient, product, others)
-        )
-        if self._pulls:
-            self._move_sums(number, rate, others)
-        self._reach = self._reach + rate * (self._shares[number] * power) / self._scale
-        if self._decays:
-            self._shrink(rate * self._decay_rates[number])
-        self._n_done += 1
-        if self._n_done == _MOST_UPDATES or _least(self._scale) < _LEAST_SCALE:
-            self._fold()
+            _centre(self._change, rows.offsets, self._of_moment, self._mean_of_moment)
+        square = self._inner(gradient, self._change) * power
+        return square, self._inner(gradient, self._product) if self._steering else 0.0
 
-    def _in_columns(self, columns: np.ndarray) -> list[np.ndarray]:
-        """Return the weight and the moment in a few columns, as float64."""
-        first, second = (
-            table.take(columns, axis=0).astype(np.float64) for table in (self._weight, self._moment)
-        )
-        if self._centre is not None:
-            centre = self._centre.take(columns)[:, None]
-            first, second = first + centre * self._of_weight, second + centre * self._of_moment
-        return [self._scale * (first - self._reach * second), self._power * second]
-
-    def _sums_of_weight(
-        self, gradient: np.ndarray, product: _Sum, others: list[np.ndarray]
-    ) -> tuple[_Sum, _Sum, _Sum]:
-        """Return the sums of the products of the penalised weight and the gradient, the moment, and itself.
-
-        Parameters
-        ----------
-        gradient : ndarray of shape [n_rows, n_outputs]
-            The gradient of the products of the batch.
-        product : float or ndarray
-            The sum of its products with those of N.
-        others : list of ndarray
-            The weight and the moment in columns that have their own penalty, if there are any: completed by
-            the gradient there.
-        """
-        self._with_gradient = self._scale * (
-            self._inner(gradient, self._product_of_weight) - self._reach * product
-        )
-        if others:
-            weight, moment = others
-            _, moved = self._in_columns(self._apart)
-            of_gradient = moved - self._beta_1 * moment
-            self._with_gradient = self._with_gradient - self._total(weight * of_gradient)
-            others[:] = weight, of_gradient, moment
-        return self._with_penalties(self._with_gradient, self._with_moment, self._with_itself, *others)
-
-    def _move_sums(self, number: int, rate: _Sum, others: list[np.ndarray]) -> None:
-        """Update the sums of products of the weight in common columns, after those of the moment."""
-        step, square = rate * self._shares[number], self._moment_square
-        if others:
-            _, gradient, moment = others
-            square = square - self._total((self._beta_1 * moment + gradient) ** 2)
-        divisor = 1.0 + rate * self._decay_rates[number] * self._penalty
-        with_moment = self._beta_1 * self._with_moment + self._with_gradient
-        self._with_itself = (
-            _positive(self._with_itself + step * (step * square - 2.0 * with_moment)) / divisor**2
-        )
-        self._with_moment = (with_moment - step * square) / divisor
+    def _advance(self, step: _Sum) -> None:
+        self._reach = self._reach + step
 
     def end(self) -> None:
         """Let the tensors have their present values."""
         self._fold()
         super().end()
 
-    def _shrink(self, decay: Any) -> None:
-        """Apply the penalty."""
-        divisor = 1.0 + decay * self._penalty
-        self._scale = self._scale / divisor
-        centre = self._centre
-        for column, penalty in self._few_others:
-            moved, weight, beside = self._moment.item(column), self._weight.item(column), 0.0
-            if centre is not None:
-                own = centre.item(column)
-                beside = own * self._of_weight
-                moved, weight = moved + own * self._of_moment, weight + beside
-            moved *= self._reach
-            shrunk = moved + (weight - moved) * (divisor / (1.0 + decay * penalty))
-            self._weight[column, 0] = shrunk - beside
-            if centre is not None:
-                self._mean_of_weight += own * (shrunk - weight)
-        if len(self._others):
-            # w over the quotient of their factor and the common one, where N stays the same
-            weight, moment = _halves([table.take(self._others, axis=0) for table in self._tables])
-            if centre is not None:
-                of_others = centre.take(self._others)
-                multiples = of_others[:, None] * _like(weight, self._of_weight)
-                weight += multiples
-                moment += of_others[:, None] * _like(moment, self._of_moment)
-                before = weight.copy()
-            moment *= _like(moment, self._reach)
-            weight -= moment
-            weight /= self._quotients(decay, divisor)
-            weight += moment
-            if centre is not None:
-                self._mean_of_weight = self._mean_of_weight + _along(of_others, weight - before)
-                weight -= multiples
-            self._weight[self._others] = weight
-
     def _fold(self) -> None:
-        """Compute the weight and the moment themselves."""
         reach, scale = _like(self._weight, self._reach), _like(self._weight, self._scale)
         if self._centre is not None:
             multiples = [
@@ -457,7 +486,7 @@ class SparseBlockAdam(_BlockAdam):
                 # the halves of its rows beside each other
                 multiples = [np.hstack(multiples)]
             for table, multiple in zip(self._tables, multiples, strict=True):
-                _add_multiple(table, self._centre, multiple)
+                _add_multiples(table, self._centre, multiple)
         if len(self._tables) == 1:
             _combine_halves(self._tables[0], scale, -reach * scale, self._power)
         else:
@@ -471,9 +500,7 @@ class SparseBlockAdam(_BlockAdam):
 
 
 class WholeBlockAdam(_BlockAdam):
-    """The weight w of a first layer and its first moment, all columns of which have each update.
-
-    The table of the weight holds w / scale: a penalty that columns share is a factor of the scale.
+    """The weight of a first layer and its first moment, all columns of which have each update.
 
     Parameters
     ----------
@@ -493,67 +520,59 @@ class WholeBlockAdam(_BlockAdam):
         self._gradient = np.zeros(shapes[WEIGHT], dtype)
         super().__init__(shapes, self._gradient.copy(), self._gradient.copy(), decays, optimizer, centre)
 
-    def _restart(self) -> None:
-        """Let the table hold the weight itself."""
-        self._scale: Any = 1.0
-        super()._restart()
-
     def multiply(self, rows: SparseRows, out: np.ndarray) -> None:
-        """Write the product of a batch and the weight to `out`."""
+        """Write the product of a batch and the weight to `out`, which may not change before the update."""
         out.fill(0)
         rows.add_product(self._weight, out)
-        if self._centre is not None:
-            out -= _like(out, _along(self._centre, self._weight))
+        if rows.offsets is not None:
+            _centre(out, rows.offsets, self._of_weight, self._mean_of_weight)
         out *= _like(out, self._scale)
+        self._multiplied = out
 
-    def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
-        """Make one update by the gradient of the product of a batch."""
-        moment, table = self._moment, self._gradient
+    def _add_gradient(self, rows: SparseRows, gradient: np.ndarray) -> tuple[_Sum, _Sum]:
+        table = self._gradient
         table.fill(0)
         rows.add_transposed_product(gradient, table)
-        if self._centre is not None:
-            _add_multiple(table, self._centre, _like(table, -_sums(gradient)))
         square = self._inner(table, table)
-        product = self._inner(moment, table) if self._steering else 0.0
-        rate = self._rate(number, square, product, self._sums_of_weight)
-        moment *= self._beta_1
-        moment += table
-        np.multiply(moment, _like(moment, rate * self._shares[number] / self._scale), out=table)
-        self._weight -= table
-        if self._decays:
-            self._shrink(rate * self._decay_rates[number])
+        product = self._inner(table, self._moment) if self._steering else 0.0
+        _add_scaled(self._moment, 1.0 / self._power, table)
+        if rows.offsets is not None:
+            total, along = _sums_of_rows(rows.offsets, gradient)
+            centre, mean = self._square_of_centre, self._mean_of_moment
+            square = square + self._of_blocks(total * (total * centre - 2.0 * along))
+            product = product + self._of_blocks(self._of_moment * along - total * mean)
+            self._of_moment = self._of_moment - total / self._power
+            self._mean_of_moment = mean + (along - total * centre) / self._power
+        return square, product
+
+    def _of_blocks(self, sums: Any) -> _Sum:
+        """Return the sums of outputs as those of blocks."""
+        if not self._has_one_block or isinstance(sums, float):
+            return sums
+        return float(np.add.reduce(sums, axis=None))
+
+    def _advance(self, step: _Sum) -> None:
+        if isinstance(step, float):
+            _add_scaled(self._weight, -step, self._moment)
+        else:
+            _subtract_multiples(self._weight, _like(self._weight, step), self._moment)
+        if self._centre is not None:
+            self._of_weight = self._of_weight - step * self._of_moment
+            self._mean_of_weight = self._mean_of_weight - step * self._mean_of_moment
 
     def end(self) -> None:
         """Let the tensors have their present values."""
         self._fold()
         super().end()
 
-    def _shrink(self, decay: Any) -> None:
-        """Apply the penalty."""
-        divisor = 1.0 + decay * self._penalty
-        self._scale = self._scale / divisor
-        for column, penalty in self._few_others:
-            self._weight[column, 0] = self._weight.item(column) * (divisor / (1.0 + decay * penalty))
-        if len(self._others):
-            self._weight[self._others] /= self._quotients(decay, divisor)
-        if _least(self._scale) < _LEAST_SCALE:
-            self._fold()
-
-    def _sums_of_weight(self) -> tuple[_Sum, _Sum, _Sum]:
-        """Return the sums of the products of the penalised weight and gradient, moment, and itself."""
-        sums = self._in_common(self._gradient, self._moment, self._weight)
-        with_gradient, with_moment, with_itself = (self._scale * number for number in sums)
-        with_itself = self._scale * with_itself
-        others = []
-        if len(self._apart):
-            tables = self._weight, self._gradient, self._moment
-            others = [table.take(self._apart, axis=0).astype(np.float64) for table in tables]
-            others[0] *= self._scale
-        return self._with_penalties(with_gradient, with_moment, with_itself, *others)
-
     def _fold(self) -> None:
-        """Compute the weight itself."""
+        if self._centre is not None:
+            for table, number in ((self._weight, self._of_weight), (self._moment, self._of_moment)):
+                _add_multiples(
+                    table, self._centre, np.broadcast_to(_like(table, number), (1, table.shape[1]))
+                )
         self._weight *= _like(self._weight, self._scale)
+        self._moment *= self._power
         self._restart()
 
 
@@ -576,20 +595,97 @@ def _along(vector: np.ndarray, table: np.ndarray) -> Any:
     return sum_of_multiples(vector, table)[None]
 
 
-def _sums(table: np.ndarray) -> Any:
-    """Return the sum of the rows: one number, or one for each output."""
-    return float(np.add.reduce(table[:, 0])) if table.shape[1] == 1 else np.add.reduce(table)[None]
+def _taken(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the rows of a few columns, as float64."""
+    # take copies a table that is not contiguous
+    taken = table.take(columns, axis=0) if table.flags.c_contiguous else table[columns]
+    return taken.astype(np.float64)
 
 
-def _add_multiple(table: np.ndarray, vector: np.ndarray, multiple: Any) -> None:
-    """Add a multiple of a vector, or one for each output, to a table, whose rows are contiguous."""
+def _centre(product: np.ndarray, offsets: np.ndarray, multiple: Any, mean: Any) -> None:
+    """Turn a product of rows and a table into that of centred rows.
+
+    Parameters
+    ----------
+    product : ndarray of shape [n_rows, n_outputs]
+        The product, changed in place.
+    offsets : ndarray of shape [2, n_rows]
+        Those of the rows.
+    multiple : float or ndarray
+        The factor of the centre that is added to the columns of the table.
+    mean : float or ndarray
+        The product of the centre and the table, with its multiple.
+    """
+    if product.shape[1] == 1:
+        _add_scaled(product, multiple, offsets[0])
+        product -= mean
+        return
+    numbers = np.empty((2, product.shape[1]), product.dtype)
+    numbers[0], numbers[1] = multiple, -mean
+    product += offsets.T.dot(numbers)
+
+
+def _sums_of_rows(offsets: np.ndarray, gradient: np.ndarray) -> tuple[Any, Any]:
+    """Return the sum of the gradients of rows, and that of the gradients times the offsets of rows.
+
+    Each is one number, or one for each output. The gradient of the weight is that of rows that are not
+    centred, less the former times the centre; its product with the centre is the latter, less the former
+    times the square of the centre.
+    """
+    sums = offsets.dot(gradient)
+    if sums.shape[1] == 1:
+        return sums.item(1), sums.item(0)
+    sums = sums.astype(np.float64)
+    return sums[1:], sums[:1]
+
+
+def _dots(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the sum of products of each column of two tables: einsum takes two to five times as long."""
+    n_rows = max(1, _SUMMED // first.shape[1])
+    products = np.empty((min(n_rows, len(first)), first.shape[1]), first.dtype)
+    ones, sums = np.ones(len(products), first.dtype), np.zeros(first.shape[1])
+    for start in range(0, len(first), n_rows):
+        part = slice(start, start + n_rows)
+        n_part = len(first[part])
+        np.multiply(first[part], second[part], out=products[:n_part])
+        sums += ones[:n_part].dot(products[:n_part])
+    return sums
+
+
+def _add_scaled(table: np.ndarray, factor: float, other: np.ndarray) -> None:
+    """Add a multiple of another table to a table, both contiguous, on one thread."""
+    add = blas.saxpy if table.dtype == np.float32 else blas.daxpy
+    numbers, of_other = table.reshape(-1), other.reshape(-1)
+    for start in range(0, len(numbers), MOST_OF_ONE_THREAD):
+        part = slice(start, start + MOST_OF_ONE_THREAD)
+        add(of_other[part], numbers[part], a=factor)
+
+
+def _subtract_multiples(table: np.ndarray, factors: np.ndarray, other: np.ndarray) -> None:
+    """Subtract the columns of another table, each times a factor, from a table, both contiguous.
+
+    Rows of few numbers lie behind one another in memory: numpy would begin a loop for each of them.
+    """
+    n_rows = max(1, _FOLDED // table.shape[1])
+    if len(table) <= n_rows:
+        table -= other * factors
+        return
+    repeated = np.tile(factors, (n_rows, 1)).reshape(-1)
+    products, numbers, of_other = np.empty_like(repeated), table.reshape(-1), other.reshape(-1)
+    for start in range(0, len(numbers), len(products)):
+        part = slice(start, start + len(products))
+        n_part = len(numbers[part])
+        np.multiply(of_other[part], repeated[:n_part], out=products[:n_part])
+        numbers[part] -= products[:n_part]
+
+
+def _add_multiples(table: np.ndarray, vector: np.ndarray, multiples: np.ndarray) -> None:
+    """Add a vector to the columns of a contiguous table, to each times one of [1, n_outputs] numbers."""
     if table.shape[1] == 1:
-        for start in range(0, len(table), _FOLDED):
-            part = slice(start, start + _FOLDED)
-            table[part] += vector[part, None] * multiple
+        _add_scaled(table, multiples.item(), vector)
         return
     # numpy makes a loop for each row
-    add, of_columns = blas.sger if table.dtype == np.float32 else blas.dger, multiple.reshape(-1)
+    add, of_columns = blas.sger if table.dtype == np.float32 else blas.dger, multiples.reshape(-1)
     n_rows = max(1, MOST_OF_ONE_THREAD // table.shape[1])
     for start in range(0, len(table), n_rows):
         part = slice(start, start + n_rows)

@@ -133,7 +133,8 @@ class SparseStepRunner:
     batches : Batches
         The data: one sparse feature.
     centre : ndarray of shape [n_columns] or None
-        The means of the scaled columns, which the updates subtract; None: the data are centred already.
+        The means of the scaled columns, which the updates subtract; columns of which it has zero, or all of
+        them with None, are centred in the data.
 
     Attributes
     ----------
@@ -154,9 +155,12 @@ class SparseStepRunner:
         centre: np.ndarray | None = None,
     ) -> None:
         ((name, _),) = batches.features.items()
-        table = batches.sparse_table(name, is_centred=centre is None)
+        table = batches.sparse_table(name, centre)
         self._table = _cyclic(table, batches.batch_size - 1) if batches.is_mixed else table
-        self._offsets = None if centre is None else self._table @ centre.astype(np.float64)
+        self._offsets = None
+        if centre is not None:
+            self._offsets = np.ones((2, self._table.shape[0]), self._table.dtype)
+            self._offsets[0] = self._table @ centre
         (self._updates, self._losses), self._step = sessions, step
         self._buffers, self._layers, self._batches = buffers, layers, batches
         self._inputs = {value.name: value for value in self._updates.get_inputs()}
@@ -242,7 +246,7 @@ class SparseStepRunner:
         if not n_batches:
             return []
         taken = rows.ravel()
-        table, offsets = self._table[taken], None if self._offsets is None else self._offsets[taken]
+        table, offsets = self._table[taken], None if self._offsets is None else self._offsets[:, taken]
         return [_neighbours(table, offsets, first, size) for first in range(0, n_batches * size, size)]
 
     def _gather(self, plan: EpochPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -274,7 +278,7 @@ class SparseStepRunner:
 
 def _neighbours(table: Any, offsets: np.ndarray | None, first: int, size: int) -> SparseRows:
     """Return so many rows of a CSR matrix from the first one on, without a copy."""
-    of_rows = None if offsets is None else offsets[first : first + size]
+    of_rows = None if offsets is None else offsets[:, first : first + size]
     starts = table.indptr[first : first + size + 1]
     return SparseRows(starts, table.indices, table.data, table.shape[1], of_rows)
 

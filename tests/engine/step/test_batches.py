@@ -100,7 +100,13 @@ def test_sparse_tables_are_standardised_as_dense_ones_are():
         found.count_nonzero(axis=0)[[0, 3, 4]], np.count_nonzero(table, axis=0)[[0, 3, 4]]
     )
     np.testing.assert_array_equal(both[1].features["x"].toarray(), table)
-    scaled = both[1].sparse_table("x", is_centred=False)
+    # the updates subtract the mean of the second column, then of both
+    centre = standard.shift * standard.factor
+    near = np.where(np.arange(5) == 1, centre, 0)
+    np.testing.assert_allclose(
+        both[1].sparse_table("x", near).toarray(), both[0].table("x") + near, rtol=1e-6
+    )
+    scaled = both[1].sparse_table("x", centre)
     np.testing.assert_array_equal(scaled.toarray(), table * standard.factor)
     assert scaled.nnz == np.count_nonzero(table)
 

@@ -102,7 +102,7 @@ def test_updates_are_those_of_dense_batches(
         updates.begin({name: np.broadcast_to(column, t.shape) for name, column in numbers.items()})
         for number, i in enumerate(part):
             X = BATCHES[i]
-            offsets = None if centre is None else X @ CENTRE
+            offsets = None if centre is None else np.array([X @ CENTRE, np.ones(B)], dtype)
             rows = SparseRows(X.indptr, X.indices, X.data.astype(dtype), D, offsets)
             products.append(np.empty((B, n_outputs), dtype))
             updates.multiply(rows, products[-1])
