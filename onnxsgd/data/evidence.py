@@ -517,18 +517,20 @@ def noisy_ridge(
     is_sparse, (n_rows, n_targets), is_used = sparse.issparse(table), target.shape, factor != 0
     n_numbers = n_rows * len(factor)
     n_entries = table.nnz if is_sparse else n_numbers
+    is_exact = are_labels or not is_sparse or n_rows <= _FEW_ROWS
+    has_exact = is_exact and not (is_sparse and n_numbers > _MOST_OF_SPARSE)
+    has_estimate = not are_labels and n_targets <= _MOST_TARGETS and n_entries * n_targets <= _MOST_ENTRIES
+    if n_rows < _LEAST_ROWS or not (has_exact or has_estimate):
+        return None
     if is_sparse:
         # columns without an entry have no coefficients
         is_used &= np.bincount(table.indices, minlength=len(factor)) > 0
     n_columns = int(np.count_nonzero(is_used))
-    size = min(n_rows, n_columns if is_sparse else len(factor))
-    is_exact = are_labels or not is_sparse or n_rows <= _FEW_ROWS
     least = _LEAST_COLUMNS if is_exact else _LEAST_COLUMNS_OF_SPARSE
-    if n_rows < _LEAST_ROWS or n_columns < least * n_rows:
+    if n_columns < least * n_rows:
         return None
-    has_values = size <= _FEW_OF_SPARSE and n_numbers <= _MOST_OF_SPARSE if is_sparse else size <= _MOST
-    has_exact = has_values and is_exact
-    has_estimate = not are_labels and n_targets <= _MOST_TARGETS and n_entries * n_targets <= _MOST_ENTRIES
+    size = min(n_rows, n_columns if is_sparse else len(factor))
+    has_exact = has_exact and size <= (_FEW_OF_SPARSE if is_sparse else _MOST)
     if not (has_exact or has_estimate):
         return None
     with np.errstate(all="ignore"), one_thread():
