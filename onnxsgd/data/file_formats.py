@@ -31,6 +31,7 @@ def arrow() -> Any:
     """
     try:
         import pandas  # noqa: F401
+        import pyarrow.compute
         import pyarrow.csv
         import pyarrow.dataset
         import pyarrow.parquet
@@ -188,7 +189,7 @@ class _CsvRows(FileRows):
     """
 
     def __init__(self, files: Sequence[Path], delimiter: str, labels: Sequence[str]) -> None:
-        self._delimiter, self._types = delimiter, dict[str, Any]()
+        self._delimiter, self._labels, self._types = delimiter, labels, dict[str, Any]()
         super().__init__(files)
         self._types = {field.name: _csv_type(field, field.name in labels) for field in self.schema}
         self.schema = self._read_schema(files[0])
@@ -199,7 +200,20 @@ class _CsvRows(FileRows):
 
     def _batches_of(self, file: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
         with self._open(file, names) as opened:
-            yield from opened
+            for batch in opened:
+                yield self._without_empty_labels(batch)
+
+    def _without_empty_labels(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        """Return a batch whose labels without a text are missing, as in columns of numbers."""
+        for name in set(self._labels).intersection(batch.schema.names):
+            number = batch.schema.get_field_index(name)
+            column = batch.column(number)
+            if arrow().types.is_string(column.type):
+                compute = arrow().compute
+                missing = arrow().scalar(None, column.type)
+                present = compute.if_else(compute.equal(column, ""), missing, column)
+                batch = batch.set_column(number, batch.schema.field(number), present)
+        return batch
 
     def _open(self, file: Path, names: Sequence[str] = ()) -> Any:
         csv = arrow().csv

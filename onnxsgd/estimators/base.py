@@ -646,12 +646,13 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             if runners.give_back is not None:
                 runners.give_back()
         if before is not None and is_left_out(before, state, program, all_columns):
-            # with the moments of the data
+            # with the moments of the data, of which the first part had none
             vars(state).update(vars(before))
-        elif used is not None:
-            state.tensors = used.widen(state.tensors)
-        if is_part:
-            program.repeated(state, batches)
+        else:
+            if used is not None:
+                state.tensors = used.widen(state.tensors)
+            if is_part:
+                program.repeated(state, batches)
         if not stopping.in_epoch:
             self._publish()
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from sklearn.base import BaseEstimator
 
-__all__ = ["CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
+__all__ = ["OF_CALLBACKS", "CallbackSupportMixin", "FitCallbacks", "with_callbacks"]
+
+#: The attributes of an estimator that hold its callbacks; the second one during fits.
+OF_CALLBACKS = frozenset({"_skl_callbacks", "_skl_callbacks_to_teardown"})
 
 
 class FitCallbacks(Observer):

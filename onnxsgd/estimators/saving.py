@@ -16,6 +16,7 @@ from onnxsgd._declared_types import check_attributes, check_fields, check_table
 from onnxsgd._files import path_of
 from onnxsgd.data.moments import Moments
 from onnxsgd.estimators.between_calls import has_new_graph, read_graph_parameters
+from onnxsgd.estimators.callbacks import OF_CALLBACKS
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import refuse_circle
@@ -48,7 +49,7 @@ _NEEDED = {
     "OnnxSGDRegressor": ("_n_outputs", "n_iter_", "_y_is_vector"),
 }
 #: Attributes that are not saved.
-_LEFT_OUT = frozenset({"_given", "_record", "_sklearn_version", "_skl_callbacks", "_metadata_request"})
+_LEFT_OUT = OF_CALLBACKS | {"_given", "_record", "_sklearn_version", "_metadata_request"}
 
 
 def save(estimator: TrainedModel, path: str | os.PathLike[str]) -> None:

@@ -16,7 +16,7 @@ from onnxsgd.data.targets import check_sample_weight, present_labels
 from onnxsgd.data.text import has_text
 from onnxsgd.estimators.base import BaseOnnxSGD
 from onnxsgd.estimators.between_calls import SEEN
-from onnxsgd.estimators.callbacks import with_callbacks
+from onnxsgd.estimators.callbacks import OF_CALLBACKS, with_callbacks
 from onnxsgd.estimators.checkpointing import FitCheckpoints, digest_of_data
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.inner_model import is_fitted
@@ -61,7 +61,7 @@ _DEAL_SEED = 0
 #: The bound of seeds.
 _SEEDS = 1 << 31
 #: Attributes of an estimator that its copies in tasks lack.
-_OF_CLIENT = frozenset({ATTEMPT, "_record", "_skl_callbacks", "_known_plan", SEEN, "_is_clone"})
+_OF_CLIENT = OF_CALLBACKS | {ATTEMPT, "_record", "_known_plan", SEEN, "_is_clone"}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from onnxsgd.optimizers._block_adam import MOST_STRENGTH as MOST_STRENGTH
 from onnxsgd.optimizers._block_adam import REST as REST
 from onnxsgd.optimizers._block_adam import BlockAdam
 from onnxsgd.optimizers._block_adam import bound_of_pull as bound_of_pull
+from onnxsgd.optimizers._block_adam import least_divisor as least_divisor
 from onnxsgd.optimizers._block_adam import sized as sized
 from onnxsgd.optimizers._block_adam import steered as steered
 from onnxsgd.optimizers._group_steps import TINY as TINY

@@ -31,6 +31,7 @@ __all__ = [
     "TINY",
     "BlockAdam",
     "bound_of_pull",
+    "least_divisor",
     "sized",
     "steered",
 ]
@@ -53,6 +54,9 @@ MOST_SIZE = 2.0
 #: The largest part of an l2 penalty in a moment that steers, as a power of the largest number: its squares
 #: stay finite; and the largest strength of a penalty, whose products with weights do.
 _MOST_PULL, MOST_STRENGTH = 0.4, 0.75
+#: Keeps quotients of zeros finite in float64, whose least number is 2e-308. Gradients of the first layers for
+#: targets of 1e-11 have squares of 1e-44.
+_TINY_OF_DOUBLE = 1e-300
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,7 @@ class BlockAdam(Optimizer):
         mean = op.Mul(square, math.prod(blocks) / math.prod(sizes))
         second = op.Add(op.Mul(slots[1], scalars["beta_2"]), mean)
         # 1 / sqrt(v), and 0 for v = 0: without a gradient the penalties move nothing either
-        inverse = op.Div(op.Sqrt(second), op.Add(second, TINY))
+        inverse = op.Div(op.Sqrt(second), _divisor(op, second, _dtype_of(weight)))
         rate = op.Mul(scalars[RATE], inverse)
         new_slots: tuple[ir.Value, ...] = (first, second)
         if self.steering:
@@ -319,10 +323,25 @@ def _with_l1(
     return op.Where(op.Equal(norm, 0.0), op.Mul(gradient, left), moved)
 
 
+def least_divisor(dtype: np.dtype) -> float:
+    """Return the number that is added to a divisor, a mean of squares, which may be zero."""
+    return _TINY_OF_DOUBLE if dtype == np.float64 else TINY
+
+
+def _divisor(op: Builder, value: ir.Value, dtype: np.dtype) -> ir.Value:
+    """Return numbers of zero and more as divisors of zeros."""
+    least = least_divisor(dtype)
+    # the runtime leaves out an Add of a number that is zero in float32
+    return op.Max(value, least) if dtype == np.float64 else op.Add(value, least)
+
+
+def _dtype_of(value: ir.Value) -> np.dtype:
+    return np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
+
+
 def bound_of_pull(weight: ir.Value, power: float = _MOST_PULL) -> float:
     """Return the largest part of an l2 penalty in a steered gradient, a power of the largest number."""
-    dtype = np.dtype(np.float32) if weight.dtype is None else weight.dtype.numpy()
-    return float(np.finfo(dtype).max) ** power
+    return float(np.finfo(_dtype_of(weight)).max) ** power
 
 
 def _corrections(t: np.ndarray, beta_1: float, beta_2: float) -> tuple[np.ndarray, np.ndarray]:
@@ -370,7 +389,8 @@ def sized(op: Builder, steering: ir.Value | float, mean: ir.Value, second: ir.Va
     mean, second : ir.Value
         The mean of the squares of the gradient, and the second moment.
     """
-    return op.Mul(op.Min(op.Div(mean, op.Add(second, TINY)), MOST_SIZE), steering)
+    size = op.Div(mean, _divisor(op, second, _dtype_of(second)))
+    return op.Mul(op.Min(size, MOST_SIZE), steering)
 
 
 def steered(
@@ -400,6 +420,6 @@ def steered(
     """
     # the roots apart: the product of the sums of squares may overflow
     sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
-    cosine = op.Div(product, op.Add(sizes, TINY))
+    cosine = op.Div(product, _divisor(op, sizes, _dtype_of(factor)))
     moved = op.Add(factor, op.Mul(op.Sub(cosine, rest), steering))
     return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))

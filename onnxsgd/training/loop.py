@@ -231,7 +231,10 @@ def _make_rule(
     if not plan.recipe.is_auto:
         n_together = _epochs_together(batches, plan, stopping)
         gain = None if stopping.in_parts else _make_gain(batches, plan, stopping, state, score, model, kept)
-        return PlateauRule(stopping, schedule, state, n_together=n_together, gain=gain)
+        first_epoch = max((m.from_epoch for m in plan.multipliers.values() if m.factor), default=1)
+        return PlateauRule(
+            stopping, schedule, state, n_together=n_together, gain=gain, first_epoch=first_epoch
+        )
     if stopping.in_parts:
         _begin_part(runners, batches, plan, state, model)
         if stopping.in_epoch:

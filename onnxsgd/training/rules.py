@@ -202,6 +202,7 @@ class PlateauProgress(TypedDict):
     _has_converged: bool
     _improved_at: int
     _best: tuple[Count, Tensors, dict[str, Finite], dict[str, Count]] | None
+    _best_value: float
     _losses: tuple[float, float] | None
     plateau: Plateau
     gain: GainProgress | None
@@ -224,6 +225,8 @@ class PlateauRule:
         The epochs that are made at once; more than one where no loss ends the fit or changes the rate.
     gain : Gain or None
         Compares the end with the first weights; None: of a part of a stream, nothing does.
+    first_epoch : int
+        The number, from 1 on, of the first epoch in which all weights learn: no plateau ends before.
     """
 
     form = PlateauProgress
@@ -238,15 +241,18 @@ class PlateauRule:
         least_updates: int = 0,
         n_together: int = 1,
         gain: Gain | None = None,
+        first_epoch: int = 1,
     ) -> None:
-        self._gain = gain
+        self._gain, self._first_epoch = gain, first_epoch
         self._has_converged, self._n_together = False, n_together
         self._least_updates, self._improved_at = least_updates, state.t
         self._on_score, self._in_epoch = stopping.on_score, stopping.in_epoch
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self.schedule = schedule
         self._state = state
+        #: The weights that scored best, and the negative of their score.
         self._best: tuple[int, Tensors, dict[str, float], dict[str, int]] | None = None
+        self._best_value = math.inf
         self._losses: tuple[float, float] | None = None
 
     @property
@@ -284,13 +290,14 @@ class PlateauRule:
         self._losses = (losses[0] if self._losses is None else self._losses[0], loss)
         if self._on_score and score is not None:
             value = -score
-            if value < self._plateau.best:
+            if value < self._best_value:
                 state = self._state
                 self._best = (state.t, state.tensors, state.l1_totals, state.missed)
+                self._best_value = value
         if self._gain is not None:
             self._gain.record(losses, score if self._on_score else None)
         state, schedule = self._state, self.schedule
-        if state.t <= schedule.n_warm_up:
+        if state.t <= schedule.n_warm_up or len(state.loss_curve) < self._first_epoch:
             return False
         before = state.eta
         state.eta, state.rate_memory = schedule.after_epoch(value, before, state.rate_memory)
@@ -343,6 +350,16 @@ class PlateauRule:
             warnings.warn(
                 f"The objective rose from {first:.6g} in the first epoch to {last:.6g} in the last. Lower "
                 "the learning rate, scale the data, or let learning_rate='auto' find the rate.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+            is_reported = True
+        n_epochs = len(self._state.loss_curve)
+        if self._gain is not None and n_epochs < self._first_epoch:
+            warnings.warn(
+                f"The fit ended after {n_epochs} epochs, before epoch {self._first_epoch}, from which some "
+                "weights were to learn (from_epoch in learning_rate_multipliers): they have not changed. Raise "
+                "max_iter, or lower from_epoch.",
                 ConvergenceWarning,
                 stacklevel=5,
             )

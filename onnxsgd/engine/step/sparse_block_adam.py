@@ -30,8 +30,8 @@ from onnxsgd.optimizers import (
     MOST_FACTOR,
     MOST_SIZE,
     RATE,
-    TINY,
     BlockAdam,
+    least_divisor,
 )
 
 __all__ = ["SparseBlockAdam", "WholeBlockAdam"]
@@ -115,6 +115,7 @@ class _BlockAdam:
         #: All columns with a penalty of their own, and the latter.
         self._apart, self._penalties_apart = self._others, np.zeros((0, 1))
         self._penalty = 1.0
+        self._tiny = least_divisor(weight.dtype)
         #: The last product.
         self._multiplied = np.zeros((0, weight.shape[1]), weight.dtype)
         if centre is not None:
@@ -325,7 +326,7 @@ class _BlockAdam:
             Returns the sums of the products of the penalised weight and G, M, and itself.
         """
         self._second = self._beta_2 * self._second + square * self._share
-        rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + TINY)
+        rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + self._tiny)
         return rate * np.exp(self._steer(number, square, product, of_weight)) if self._steering else rate
 
     def _steer(
@@ -338,10 +339,10 @@ class _BlockAdam:
             pull = self._decay_rates[number] / self._shares[number]
             along = along + pull * with_gradient
             moment_square = _positive(moment_square + pull * (2.0 * with_moment + pull * with_itself))
-        cosine = along / (moment_square**0.5 * square**0.5 + TINY)
+        cosine = along / (moment_square**0.5 * square**0.5 + self._tiny)
         steering = self._steering
         if self._has_sizes:
-            size = square * self._share / (self._second * (1.0 - self._beta_2) + TINY)
+            size = square * self._share / (self._second * (1.0 - self._beta_2) + self._tiny)
             steering = steering * np.minimum(size, MOST_SIZE)
         moved = self._factor + (cosine - self._rest) * steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
-from sklearn.ensemble import VotingClassifier
+from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
@@ -88,9 +88,22 @@ def _is_fitted(estimator: BaseEstimator) -> bool:
     return True
 
 
-def _without_flatten(voting: VotingClassifier, by_position: bool) -> VotingClassifier:
-    """Unset a parameter that affects only ``transform`` and that the converter refuses."""
-    voting.flatten_transform = False
+def _without_idle_steps(pipeline: Pipeline, by_position: bool) -> Pipeline:
+    """Drop the steps that do nothing, which the converter refuses."""
+    steps = [(name, step) for name, step in pipeline.steps if step is not None and step != "passthrough"]
+    pipeline.steps = steps or pipeline.steps
+    return pipeline
+
+
+def _as_converted(
+    voting: VotingClassifier | VotingRegressor, by_position: bool
+) -> VotingClassifier | VotingRegressor:
+    """Unset a parameter that affects only ``transform``, and let weights be an array: one for each member."""
+    if isinstance(voting, VotingClassifier):
+        voting.flatten_transform = False
+    if voting.weights is not None:
+        pairs = zip(voting.estimators, voting.weights, strict=True)
+        voting.weights = np.array([weight for (_, member), weight in pairs if member != "drop"], np.float64)
     return voting
 
 
@@ -184,5 +197,7 @@ _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
     ColumnTransformer: _with_positions,
     LinearDiscriminantAnalysis: _as_logistic,
     OneVsRestClassifier: _as_one_layer,
-    VotingClassifier: _without_flatten,
+    Pipeline: _without_idle_steps,
+    VotingClassifier: _as_converted,
+    VotingRegressor: _as_converted,
 }

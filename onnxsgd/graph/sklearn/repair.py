@@ -54,8 +54,9 @@ def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> 
     inputs : sequence of str
         The names of the inputs: the converters replace characters that identifiers may not hold.
     """
-    _repair_width(model, estimator)
+    _repair_width(model, estimator, inputs)
     _repair_labels(model, estimator)
+    _widen_labels(model, estimator, inputs)
     _make_column(model, estimator)
     _name_parameters(model)
     for value, name in zip(model.graph.inputs, inputs, strict=True):
@@ -66,7 +67,12 @@ def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> 
         value.shape = ir.Shape([None] * len(value.shape or ()))
 
 
-def _repair_width(model: ir.Model, estimator: BaseEstimator) -> None:
+def _add_constant(model: ir.Model, name: str, numbers: np.ndarray, inputs: Sequence[str]) -> ir.Value:
+    """Add an initializer whose name is free, also once the inputs have theirs."""
+    return add_initializer(model.graph, unique_name(name, graph_names(model.graph) | set(inputs)), numbers)
+
+
+def _repair_width(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> None:
     """Reshape the result of a multilayer perceptron with several targets to a column for each.
 
     skl2onnx 1.20 puts them all into one column; this can go when that is mended.
@@ -77,7 +83,7 @@ def _repair_width(model: ir.Model, estimator: BaseEstimator) -> None:
     (output,) = model.graph.outputs
     reshape = output.producer()
     if reshape is not None and reshape.op_type == "Reshape":
-        reshape.replace_input_with(1, add_initializer(model.graph, "n_outputs", np.array([-1, width])))
+        reshape.replace_input_with(1, _add_constant(model, "n_outputs", np.array([-1, width]), inputs))
 
 
 def _repair_labels(model: ir.Model, estimator: BaseEstimator) -> None:
@@ -97,6 +103,31 @@ def _repair_labels(model: ir.Model, estimator: BaseEstimator) -> None:
         concat = required(identity, 0).producer()
         if concat is not None and concat.op_type == "Concat" and len(concat.inputs) == 2:
             identity.replace_input_with(0, required(concat, 1))
+
+
+#: Integers that float32 has without rounding.
+_EXACT_IN_FLOAT = 2**24
+
+
+def _widen_labels(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> None:
+    """Keep the labels as int64 from the table of classes to the output.
+
+    skl2onnx 1.20 writes the table as int32, and some converters pass labels through float32; this can go when
+    that is mended. Converters of linear classifiers have them as an attribute of int64.
+    """
+    classes = getattr(estimator, "classes_", None)
+    if not isinstance(classes, np.ndarray) or classes.dtype.kind not in "iu":
+        return
+    if np.abs(classes.astype(np.float64)).max() <= _EXACT_IN_FLOAT:
+        return
+    node = model.graph.outputs[0].producer()
+    while node is not None and node.op_type in ("ArrayFeatureExtractor", "Cast", "Identity", "Reshape"):
+        if node.op_type == "ArrayFeatureExtractor":
+            node.replace_input_with(0, _add_constant(model, "labels", classes.astype(np.int64), inputs))
+            return
+        if node.op_type == "Cast":
+            node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.INT64))
+        node = required(node, 0).producer()
 
 
 def has_several_labels(estimator: BaseEstimator) -> bool:
