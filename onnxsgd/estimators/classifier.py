@@ -1062,12 +1062,14 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
     def _finished_graph(self) -> Any:
         self._check_loss()
         learner, kind = self._learner, self._make_loss().probabilities
-        if learner.link == "own":
+        outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
+        # those of a classifier without probabilities, which the loss has
+        are_scores = learner.link == "identity" and False in outputs and outputs[True] == "scores"
+        if learner.link == "own" or (are_scores and kind is not None):
             return self._labelled_graph("label", "scores" if kind is None else "probabilities")
         if kind is None or kind == _PROBABILITIES_OF_LINK.get(learner.link, kind):
             return learner.exported(self._weights())
         # The loss gives scores another meaning than the graph's link: its outputs must agree with ours.
-        outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
         finished = self._labelled_graph(outputs.get(False, "label"), outputs[True])
         if False not in outputs:
             finished.graph.outputs[:] = [finished.graph.outputs[1]]

@@ -17,6 +17,8 @@ from onnx_ir.passes.common import (
     RemoveUnusedOpsetsPass,
 )
 
+from onnxsgd._library_errors import reason
+from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
 from onnxsgd.graph.lowering.constant_branches import take_constant_branches
 from onnxsgd.graph.lowering.integer_folding import fold_integers
@@ -61,8 +63,20 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     -------
     ir.Model
         A new model; large tensors are shared with `model`.
+
+    Raises
+    ------
+    GraphError
+        An output of a subgraph is made by no node.
     """
-    lowered = model.clone()
+    try:
+        lowered = model.clone()
+    except RuntimeError as error:
+        # of each graph around it
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise GraphError(f"A subgraph of the model is not valid: {reason(cause)}.") from error
     lowered.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
     InlinePass()(lowered)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(lowered)

@@ -114,7 +114,7 @@ def estimator_to_onnx(estimator: BaseEstimator, X: object = None) -> onnx.ModelP
         from onnxsgd.graph.sklearn.target_transform import add_inverse_transform
 
         add_inverse_transform(model, target_transformer)
-    _name_outputs(model.graph)
+    _name_outputs(model.graph, has_scores=is_classifier(final) and not hasattr(final, "predict_proba"))
     # the converters write for the target version, and declare the oldest sufficient one
     model.graph.opset_imports.update(_TARGET_OPSET)
     model.ir_version = _IR_VERSION
@@ -175,6 +175,12 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
         "has a converter for method='sigmoid' alone",
     ),
     (
+        ("FixedThresholdClassifier",),
+        lambda e: True,
+        "has a threshold that no converter knows: give its estimator_, and compare predict_proba with "
+        "the threshold",
+    ),
+    (
         ("TunedThresholdClassifierCV",),
         lambda e: True,
         "has a threshold that its converter drops: give its estimator_, and compare predict_proba with "
@@ -183,12 +189,17 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
 ]
 
 
-def _name_outputs(graph: ir.Graph) -> None:
-    """Name labels and probabilities as without a ZipMap; rename other values of these names."""
+def _name_outputs(graph: ir.Graph, *, has_scores: bool) -> None:
+    """Name labels and probabilities as without a ZipMap; rename other values of these names.
+
+    The converters of some classifiers without probabilities give that name to their scores, `has_scores`.
+    """
     names = graph_names(graph)
     for value in graph.outputs:
-        wanted = _OUTPUT_NAMES.get(str(value.name))
-        if wanted is not None:
+        wanted = _OUTPUT_NAMES.get(str(value.name), value.name)
+        if wanted == "probabilities" and has_scores:
+            wanted = "scores"
+        if wanted != value.name:
             if (other := find_value(graph, wanted)) is not None:
                 other.name = unique_name(wanted, names)
             value.name = wanted

@@ -16,7 +16,9 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.svm import SVC, NuSVC
 from sklearn.utils.validation import check_is_fitted
 
@@ -40,9 +42,21 @@ def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
 
 
 def split_target_transformer(estimator: BaseEstimator) -> tuple[Any, Any]:
-    """Return the estimator without a final TransformedTargetRegressor, and the transformer of that."""
+    """Return the estimator without a final TransformedTargetRegressor, and the transformer of that.
+
+    A multilayer perceptron for the Poisson loss predicts logarithms, in the same way: the converter has no
+    exponential at its end.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A copy from :func:`prepare`.
+    """
     if isinstance(estimator, TransformedTargetRegressor):
         return estimator.regressor_, estimator.transformer_
+    if isinstance(estimator, MLPRegressor) and estimator.out_activation_ == "exp":
+        estimator.out_activation_ = "identity"
+        return estimator, FunctionTransformer(np.log, np.exp)
     if isinstance(estimator, Pipeline):
         last, transformer = split_target_transformer(estimator.steps[-1][1])
         if transformer is not None:
