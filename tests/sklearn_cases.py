@@ -298,6 +298,13 @@ _REGRESSORS = [
     _regression(
         "VotingRegressor", lambda: VotingRegressor([("a", Ridge()), ("b", SGDRegressor())]), _members
     ),
+    _regression(
+        "VotingRegressor, weights",
+        lambda: VotingRegressor(
+            [("a", Ridge()), ("no", "drop"), ("b", SGDRegressor(random_state=0))], weights=[1, 5, 3]
+        ),
+        _members,
+    ),
 ]
 
 _PIPELINES = [
@@ -319,6 +326,11 @@ _PIPELINES = [
         _last(),
     ),
     _regression("PowerTransformer", lambda: make_pipeline(PowerTransformer(), Ridge()), _last()),
+    _regression(
+        "Pipeline, idle steps",
+        lambda: make_pipeline("passthrough", StandardScaler(), None, make_pipeline("passthrough", Ridge())),
+        _last(_last()),
+    ),
     _regression("RobustScaler", lambda: make_pipeline(RobustScaler(), Ridge()), _last()),
     _regression("SelectKBest", lambda: make_pipeline(SelectKBest(k=3), Ridge()), _last()),
     _regression("SimpleImputer", lambda: make_pipeline(SimpleImputer(), Ridge()), _last(), "gaps"),
@@ -426,6 +438,15 @@ _CLASSIFIERS: list[tuple[str, Callable[[], Any], str, str, Callable[[Any], int]]
     (
         "VotingClassifier",
         lambda: VotingClassifier([("a", LogisticRegression()), ("b", _mlp(MLPClassifier))], voting="soft"),
+        "log",
+        "log",
+        _members,
+    ),
+    (
+        "VotingClassifier, weights",
+        lambda: VotingClassifier(
+            [("a", LogisticRegression()), ("b", _mlp(MLPClassifier))], voting="soft", weights=[1, 3]
+        ),
         "log",
         "log",
         _members,

@@ -355,11 +355,11 @@ class PlateauRule:
             )
             is_reported = True
         n_epochs = len(self._state.loss_curve)
-        if self._gain is not None and n_epochs < self._first_epoch:
+        if self._gain is not None and n_epochs < self._first_epoch and self._first_epoch > 1:
             warnings.warn(
                 f"The fit ended after {n_epochs} epochs, before epoch {self._first_epoch}, from which some "
-                "weights were to learn (from_epoch in learning_rate_multipliers): they have not changed. Raise "
-                "max_iter, or lower from_epoch.",
+                "weights were to learn (from_epoch in learning_rate_multipliers): they have not changed. "
+                "Raise max_iter, or lower from_epoch.",
                 ConvergenceWarning,
                 stacklevel=5,
             )

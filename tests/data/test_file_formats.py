@@ -142,6 +142,15 @@ def test_labels_of_csv_that_look_like_times_are_texts(tmp_path):
     assert rows_of_path(tmp_path / "x.csv", ["y"]).schema.types == [pa.float64(), pa.string()]
 
 
+def test_labels_of_csv_without_a_text_are_missing(tmp_path):
+    """They were a class of their own; in columns of numbers they are missing too."""
+    (tmp_path / "x.csv").write_text("a,y,z\n1,yes,\n2,,u\n3,NA,v\n")
+    rows = rows_of_path(tmp_path / "x.csv", ["y"])
+    table = pa.Table.from_batches(rows.batches(["a", "y", "z"]))
+    assert table["y"].to_pylist() == ["yes", None, "NA"]
+    assert table["z"].to_pylist() == ["", "u", "v"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

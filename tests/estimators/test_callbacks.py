@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 
 try:
@@ -58,6 +59,17 @@ def test_a_scoring_monitor_is_given_the_weights_of_samples(diabetes):
     model = regressor(learning_rate="invscaling").set_callbacks(monitor).fit(X, y, sample_weight=weight)
     logged = [row["r2"] for row in monitor.get_logs().data if row["task_name"] == "epoch"]
     assert logged[-1] == pytest.approx(model.score(X, y, sample_weight=weight), rel=1e-6)
+
+
+@needs_callbacks
+def test_checkpoints_are_written_beside_callbacks(diabetes, tmp_path):
+    """During a fit scikit-learn keeps its callbacks in another attribute too."""
+    X, y = diabetes
+    monitor = ScoringMonitor(scoring="r2")
+    model = regressor(learning_rate="invscaling", checkpoint=tmp_path / "kept")
+    model.set_callbacks(monitor).fit(X, y)
+    again = onnxsgd.load(tmp_path / "kept")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
 @needs_callbacks

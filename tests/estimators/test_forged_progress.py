@@ -167,7 +167,7 @@ WRONG = [
         "sgd",
         ("rule",),
         {},
-        "rule lacks ['_best', '_has_converged', '_improved_at', '_losses', 'gain', 'plateau']",
+        "rule lacks ['_best', '_best_value', '_has_converged', '_improved_at', '_losses', 'gain', 'plateau']",
     ),
     ("sgd", ("epochs", "more"), 1, "epochs has ['more']"),
     (

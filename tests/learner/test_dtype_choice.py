@@ -1,6 +1,7 @@
 """The choice of float32 or float64, and its effect on every method of an estimator."""
 
 import pickle
+import warnings
 
 import numpy as np
 import onnx
@@ -10,12 +11,13 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import PowerTransformer, StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.exceptions import ParameterError, UnsupportedError
@@ -264,6 +266,36 @@ def test_targets_whose_squares_exceed_float32(scale):
     assert model.score(PLAIN, y) > 0.99
     stream = OnnxSGDRegressor(random_state=0).partial_fit(PLAIN[:1], y[:1])
     assert type_of(stream) == "float64"
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-11, 1e10, 1e13])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_targets_of_networks_whose_fourth_powers_exceed_float32(scale, is_stream):
+    """Squares of the first layer's gradient grow as these; the runtime drops additions of 1e-300."""
+    signal = np.tanh(PLAIN @ [1.0, 2.0, 0.0]) + PLAIN[:, 2]
+    start = MLPRegressor(hidden_layer_sizes=(16,), max_iter=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = FrozenEstimator(start.fit(PLAIN, signal))
+    y, model = scale * (signal + 2.0), OnnxSGDRegressor(network, alpha=0.0, random_state=0)
+    if is_stream:
+        for first in np.arange(0, 10 * N, 40) % N:
+            model.partial_fit(PLAIN[first : first + 40], y[first : first + 40])
+    else:
+        model.fit(PLAIN, y)
+    assert type_of(model) == "float64"
+    assert model.score(PLAIN, y) > (0.9 if is_stream else 0.99)
+    assert type_of(OnnxSGDRegressor(network).partial_fit(PLAIN, signal)) == "float32"
+
+
+def test_powers_of_transformers_are_float64():
+    """A PowerTransformer subtracts one from a power next to one: probabilities were off by 0.07."""
+    X = np.abs(np.random.default_rng(0).normal(size=(200, 5))) * [1, 10, 0.1, 3, 1] + [0, 50, 0, 1, 2]
+    scores = X @ [1, 0.1, 3, 0.2, -0.4]
+    y = (scores > scores.mean()).astype(int)
+    model = make_pipeline(PowerTransformer(), LogisticRegression()).fit(X, y)
+    found = OnnxSGDClassifier(model).predict_proba(X)
+    np.testing.assert_allclose(found, model.predict_proba(X), atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-14, 1e15])

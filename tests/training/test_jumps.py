@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.exceptions import ConvergenceError
@@ -50,6 +51,19 @@ def test_a_call_in_other_units_changes_no_weight(n_rows, change):
     for X, y in _parts(3, n_rows, seed=2):
         model.partial_fit(X, y)
         assert model.score(X, y) > 0.99
+
+
+def test_a_first_call_that_is_left_out_has_no_columns_yet():
+    """It was an error of the columns' means, which a stream has from its first call that is learned."""
+    X = np.random.default_rng(0).normal(size=(100, 4))
+    y = np.exp(X[:, 0])
+    model = OnnxSGDRegressor(loss="poisson", dtype="float32")
+    with pytest.warns(ConvergenceWarning, match="changes no weight"):
+        model.partial_fit(X, np.exp(60 + 10 * X[:, 0]))
+    np.testing.assert_array_equal(model.coef_, 0.0)
+    for _ in range(5):
+        model.partial_fit(X, y)
+    assert model.score(X, y) > 0.9
 
 
 def test_rows_of_another_region_are_left_out_once():

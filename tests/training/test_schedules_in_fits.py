@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
 
-from onnxsgd import OnnxSGDRegressor, schedules
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.exceptions import ParameterError
 
 RNG = np.random.default_rng(0)
@@ -185,6 +185,22 @@ def test_a_plateau_does_not_count_in_a_warm_up():
     assert regressor("constant", max_iter=100, eta0=1e-9).fit(X, noise).n_iter_ == 1 + 5
     scored = regressor(schedules.WarmUp("constant", 20 * N_BATCHES), max_iter=100, early_stopping=True)
     assert 20 + 5 < scored.fit(X, noise).n_iter_ < 100
+
+
+def test_the_best_weights_of_a_warm_up_are_returned():
+    """Validation scores of a warm-up count, though it is no plateau."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(100, 4))
+        y = (X[:, 0] + rng.normal(size=100) > 0).astype(int)
+        model = OnnxSGDClassifier(
+            learning_rate=schedules.WarmUp("constant"),
+            eta0=0.01,
+            early_stopping=True,
+            max_iter=20,
+            random_state=0,
+        ).fit(X[:70], y[:70], X_val=X[70:], y_val=y[70:])
+        assert model.score(X[70:], y[70:]) == max(model.validation_scores_)
 
 
 def reduced(losses, eta, factor, patience, threshold):

@@ -1,6 +1,7 @@
 """Weights with a factor of the rate, and frozen ones, against torch and against numpy in float64."""
 
 import pickle
+import warnings
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ from numpy_training import OPTIMIZERS, PENALTIES, truncated
 from onnx import parser
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 from onnxsgd import OnnxSGDRegressor
@@ -212,12 +214,35 @@ def test_a_factor_on_sparse_data_is_that_of_the_rate(more):
     assert np.abs(_on_sparse_data(_TABLE, more, None).coef_ - first.coef_).max() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:The fit ended after 2 epochs:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("more", [*_EXACT, *_LAZY], ids=str)
 def test_frozen_columns_of_sparse_data(more):
     multipliers = {"coef": {"multiplier": 0.3, "from_epoch": 3}, "intercept": 0.5}
     first, second = (_on_sparse_data(data, more, multipliers) for data in (_TABLE, _TABLE.toarray()))
     _assert_equal(first, second)
     assert not _on_sparse_data(_TABLE, more, multipliers, max_iter=2).coef_.any()
+
+
+@pytest.mark.filterwarnings("ignore:Maximum number:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("stops_early", [False, True])
+def test_a_fit_does_not_end_before_all_weights_learn(stops_early):
+    """Frozen weights that never learned were no word worth."""
+    settings = {"learning_rate": "constant", "eta0": 1e-6, "early_stopping": stops_early, "random_state": 0}
+    multipliers = {"W1": {"multiplier": 0.3, "from_epoch": 20}, "b1": 0}
+    plain = OnnxSGDRegressor(network(), max_iter=100, **settings)
+    with pytest.warns(ConvergenceWarning):
+        assert plain.fit(X, Y).n_iter_ < 20
+    model = clone(plain).set_params(learning_rate_multipliers=multipliers)
+    with pytest.warns(ConvergenceWarning) as warned:
+        assert 20 <= model.fit(X, Y).n_iter_ < 100
+    assert "some weights were to learn" not in str(warned[0].message)
+    model.set_params(max_iter=10)
+    with pytest.warns(ConvergenceWarning, match="ended after 10 epochs, before epoch 20, .* Raise max_iter"):
+        model.fit(X, Y)
+    # in a stream, epochs are calls
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(model).set_params(early_stopping=False).partial_fit(X, Y)
 
 
 def test_resident_data_give_the_same(monkeypatch):

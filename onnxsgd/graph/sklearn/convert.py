@@ -196,10 +196,11 @@ def _name_outputs(graph: ir.Graph, *, has_scores: bool) -> None:
     """
     names = graph_names(graph)
     for value in graph.outputs:
-        wanted = _OUTPUT_NAMES.get(str(value.name), value.name)
+        name = str(value.name)
+        wanted = _OUTPUT_NAMES.get(name, name)
         if wanted == "probabilities" and has_scores:
             wanted = "scores"
-        if wanted != value.name:
+        if wanted != name:
             if (other := find_value(graph, wanted)) is not None:
                 other.name = unique_name(wanted, names)
             value.name = wanted

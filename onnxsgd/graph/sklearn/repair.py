@@ -12,8 +12,8 @@ from onnx_ir.passes.common import IdentityEliminationPass
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
-from onnxsgd.graph.nodes import required
-from onnxsgd.graph.writing import add_initializer
+from onnxsgd.graph.nodes import maker, required
+from onnxsgd.graph.writing import add_initializer, computed
 
 if TYPE_CHECKING:
     from skl2onnx.common._topology import Topology
@@ -57,6 +57,7 @@ def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> 
     _repair_width(model, estimator, inputs)
     _repair_labels(model, estimator)
     _widen_labels(model, estimator, inputs)
+    _flatten_labels(model, estimator, inputs)
     _make_column(model, estimator)
     _name_parameters(model)
     for value, name in zip(model.graph.inputs, inputs, strict=True):
@@ -123,11 +124,29 @@ def _widen_labels(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[st
     node = model.graph.outputs[0].producer()
     while node is not None and node.op_type in ("ArrayFeatureExtractor", "Cast", "Identity", "Reshape"):
         if node.op_type == "ArrayFeatureExtractor":
+            if required(node, 0).dtype == ir.DataType.INT64:
+                return
             node.replace_input_with(0, _add_constant(model, "labels", classes.astype(np.int64), inputs))
             return
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.INT64))
         node = required(node, 0).producer()
+
+
+def _flatten_labels(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> None:
+    """Give the labels of a quadratic discriminant analysis one axis.
+
+    skl2onnx 1.20 returns one row of them; this can go when that is mended.
+    """
+    if type(estimator).__name__ != "QuadraticDiscriminantAnalysis":
+        return
+    cast = model.graph.outputs[0].producer()
+    if cast is not None and cast.op_type == "Cast":
+        one_axis = _add_constant(model, "one_axis", np.array([-1]), inputs)
+        flat = computed("Reshape", [required(cast, 0), one_axis])
+        model.graph.insert_before(cast, maker(flat))
+        cast.replace_input_with(0, flat)
+        model.graph.outputs[0].shape = ir.Shape([None])
 
 
 def has_several_labels(estimator: BaseEstimator) -> bool:

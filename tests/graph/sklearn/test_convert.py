@@ -4,26 +4,28 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.special
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
-from sklearn.ensemble import VotingClassifier
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.impute import KNNImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier, SGDClassifier
-from sklearn.model_selection import TunedThresholdClassifierCV
+from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
-from sklearn.neural_network import MLPClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from onnxsgd import OnnxSGDClassifier
-from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.exceptions import GraphError, UnsupportedError
 from onnxsgd.graph.cut import cut_at
 from onnxsgd.graph.loading.load import load_model
 from onnxsgd.graph.model import to_ir
@@ -156,10 +158,11 @@ def test_estimators_that_cannot_be_converted_are_refused(estimator, message):
         convert_estimator(estimator.fit(X, y), X)
 
 
-def test_a_tuned_threshold_is_refused():
-    """The converter drops it: predictions were those of 0.5."""
+@pytest.mark.parametrize("kind", [TunedThresholdClassifierCV, FixedThresholdClassifier])
+def test_a_threshold_is_refused(kind):
+    """A converter drops it, predictions were those of 0.5; of the other class there is none."""
     X, y = load_breast_cancer(return_X_y=True)
-    model = TunedThresholdClassifierCV(LogisticRegression(max_iter=5000)).fit(X, y)
+    model = kind(LogisticRegression(max_iter=5000)).fit(X, y)
     with pytest.raises(UnsupportedError, match="give its estimator_"):
         convert_estimator(model, X)
 
@@ -216,6 +219,80 @@ def test_several_labels_for_a_sample(estimator, n_labels, run):
         assert_close(scipy.special.expit(score), estimator.predict_proba(X))
     else:
         assert_close(score, estimator.decision_function(X))
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        MLPClassifier((4,), max_iter=5), SGDClassifier(), SGDClassifier(loss="log_loss"), GaussianNB(),
+        OneVsRestClassifier(LogisticRegression()), CalibratedClassifierCV(LogisticRegression(), cv=2),
+        VotingClassifier([("a", LogisticRegression()), ("b", GaussianNB())], voting="soft"),
+        BaggingClassifier(LogisticRegression()), StackingClassifier([("a", LogisticRegression())]),
+        LinearSVC(), QuadraticDiscriminantAnalysis(reg_param=0.1),
+        make_pipeline(StandardScaler(), MLPClassifier((3,))),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("labels", [[2**24 + 1, 2**24 + 3, -(2**25) - 1], [4006381333931, 4006381333948, 7]])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_integers_beyond_float32_and_int32_are_labels(estimator, labels, run):
+    """Converters wrote them as int32, or passed them through float32: files returned other labels."""
+    rng = np.random.default_rng(0)
+    X, columns = rng.normal(size=(90, 3)).astype(np.float32), ["labels", "b"]
+    for n_classes in (2, 3):
+        y = np.array(labels)[rng.integers(0, n_classes, 90)]
+        fitted = clone(estimator).fit(X, y)
+        scored = convert_estimator(fitted, X)
+        found = run(scored.model, X)[scored.label_output]
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, fitted.predict(X))
+    # columns of a frame may have the name of the table of labels
+    frame = pd.DataFrame(X[:, :2], columns=columns).assign(text=rng.choice(["u", "v"], 90))
+    encoder = make_column_transformer((OneHotEncoder(), ["text"]), remainder="passthrough")
+    assert convert_estimator(make_pipeline(encoder, clone(estimator)).fit(frame, y), frame).model
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("loss", ["log_loss", "modified_huber", "hinge"])
+@pytest.mark.parametrize(
+    "estimator",
+    [SGDClassifier(), LinearSVC(), RidgeClassifier(), OneVsRestClassifier(LinearSVC())],
+    ids=lambda estimator: type(estimator).__name__,
+)
+@pytest.mark.filterwarnings("ignore:Training did not lower:sklearn.exceptions.ConvergenceWarning")
+def test_scores_of_margin_classifiers_are_no_probabilities(estimator, loss, n_classes, run):
+    """A file of a loss with probabilities holds those of the estimator, other files name the scores so."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)).astype(np.float32)
+    y = rng.integers(0, n_classes, 60)
+    model = OnnxSGDClassifier(clone(estimator).fit(X, y), loss=loss, max_iter=2, tol=None).fit(X, y)
+    outputs = run(to_ir(model.to_onnx()), X)
+    if loss == "hinge":
+        assert set(outputs) == {"label", "scores"}
+        return
+    np.testing.assert_allclose(outputs["probabilities"], model.predict_proba(X), atol=1e-6)
+    np.testing.assert_array_equal(outputs["label"], model.predict(X))
+
+
+def test_a_perceptron_for_counts_predicts_exponentials(run):
+    pytest.importorskip("sklearn", minversion="1.7")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3)).astype(np.float32)
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    network = MLPRegressor(hidden_layer_sizes=(4,), loss="poisson", solver="lbfgs", random_state=0)
+    model = make_pipeline(StandardScaler(), network).fit(X, y)
+    scored = convert_estimator(model, X, link="log")
+    assert scored.link == "exp"
+    (found,) = run(scored.model, X).values()
+    np.testing.assert_allclose(found.ravel(), model.predict(X), rtol=1e-4)
+    assert model[-1].out_activation_ == "exp"
+
+
+def test_an_invalid_subgraph_of_a_converter_is_an_error_of_the_package():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = make_pipeline(KNNImputer(), LogisticRegression()).fit(X, X[:, 0] > 0)
+    with pytest.raises(GraphError, match="A subgraph of the model is not valid: .*'B'"):
+        convert_estimator(model, X)
 
 
 def test_an_estimator_that_is_not_fitted():
