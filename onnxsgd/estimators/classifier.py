@@ -230,8 +230,9 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         w`` after each update, which begins with the weights of the first one, as torch's ``AveragedModel``.
     warm_start : bool, default=False
         Whether ``fit`` starts from the present weights, not from those of `model`. The graph is then that of
-        the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter`, `classes` and
-        `dtype` are refused, as between calls of ``partial_fit``; all other parameters may change.
+        the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter`, `classes`, `dtype`,
+        `batch_norm` and `dropout` are refused, as between calls of ``partial_fit``; all other parameters may
+        change.
     trainable : None, str, list of str or callable, default=None
         The weights to train: None for those recognised as parameters, a name or several, or a callable that
         is called with the name of every floating-point tensor and returns True for those to train. See

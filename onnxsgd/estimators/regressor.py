@@ -178,8 +178,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         w`` after each update, which begins with the weights of the first one, as torch's ``AveragedModel``.
     warm_start : bool, default=False
         Whether ``fit`` starts from the present weights, not from those of `model`. The graph is then that of
-        the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter` and `dtype` are
-        refused, as between calls of ``partial_fit``; all other parameters may change.
+        the first fit: other values of `model`, `output`, `head`, `trainable`, `adapter`, `dtype`,
+        `batch_norm` and `dropout` are refused, as between calls of ``partial_fit``; all other parameters may
+        change.
     trainable : None, str, list of str or callable, default=None
         The weights to train: None for those recognised as parameters, a name or several, or a callable that
         is called with the name of every floating-point tensor and returns True for those to train. See
@@ -206,10 +207,9 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         in :meth:`to_onnx`); other models are trained in float32, unless the data of the first call need
         float64. They do if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds
         since 1970), if squares of `y` exceed float32 (from 1e17 on, and below 1e-16; of a
-        network, from 1e9 on, and below 1e-8), or if computing in
-        float32 changes the raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use
-        the type of the first. "float64" needs operators that the runtime supports in float64; convolutions
-        are not among them.
+        network, from 1e9 on, and below 1e-8), or if computing in float32 changes the raw scores of a
+        scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the first. "float64" needs
+        operators that the runtime supports in float64; convolutions are not among them.
     batch_norm : {"frozen", "train", None}, default=None
         The statistics that BatchNormalization uses in training. "frozen": the running ones, which stay.
         "train": those of the batch, as after torch's ``model.train()``, in each such layer of the graph;
