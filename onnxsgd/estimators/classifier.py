@@ -1065,7 +1065,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         learner, kind = self._learner, self._make_loss().probabilities
         outputs = {value.dtype in REAL_TYPES: str(value.name) for value in learner.model.graph.outputs}
         # those of a classifier without probabilities, which the loss has
-        are_scores = learner.link == "identity" and False in outputs and outputs[True] == "scores"
+        are_scores = learner.link == "identity" and False in outputs and outputs.get(True) == "scores"
         if learner.link == "own" or (are_scores and kind is not None):
             return self._labelled_graph("label", "scores" if kind is None else "probabilities")
         if kind is None or kind == _PROBABILITIES_OF_LINK.get(learner.link, kind):

@@ -226,7 +226,7 @@ def test_frozen_columns_of_sparse_data(more):
 @pytest.mark.filterwarnings("ignore:Maximum number:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("stops_early", [False, True])
 def test_a_fit_does_not_end_before_all_weights_learn(stops_early):
-    """Frozen weights that never learned were no word worth."""
+    """Weights that unfreeze later never learned where the fit ended before, without a warning."""
     settings = {"learning_rate": "constant", "eta0": 1e-6, "early_stopping": stops_early, "random_state": 0}
     multipliers = {"W1": {"multiplier": 0.3, "from_epoch": 20}, "b1": 0}
     plain = OnnxSGDRegressor(network(), max_iter=100, **settings)
