@@ -63,6 +63,7 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import (
+    KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
     Normalizer,
@@ -315,6 +316,9 @@ _PIPELINES = [
         "FeatureUnion", lambda: make_pipeline(make_union(PCA(2), StandardScaler()), Ridge()), _last()
     ),
     _regression("IncrementalPCA", lambda: make_pipeline(IncrementalPCA(3), Ridge()), _last()),
+    _regression(
+        "KBinsDiscretizer", lambda: make_pipeline(KBinsDiscretizer(3, strategy="uniform"), Ridge()), _last()
+    ),
     _regression("MaxAbsScaler", lambda: make_pipeline(MaxAbsScaler(), Ridge()), _last()),
     _regression("MinMaxScaler", lambda: make_pipeline(MinMaxScaler(), Ridge()), _last()),
     _regression("Normalizer", lambda: make_pipeline(Normalizer(), Ridge()), _last()),

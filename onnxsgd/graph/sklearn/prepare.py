@@ -18,7 +18,7 @@ from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, TunedThres
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer
 from sklearn.svm import SVC, NuSVC
 from sklearn.utils.validation import check_is_fitted
 
@@ -107,6 +107,13 @@ def _without_idle_steps(pipeline: Pipeline, by_position: bool) -> Pipeline:
     steps = [(name, step) for name, step in pipeline.steps if step is not None and step != "passthrough"]
     pipeline.steps = steps or pipeline.steps
     return pipeline
+
+
+def _with_dense_codes(discretizer: KBinsDiscretizer, by_position: bool) -> KBinsDiscretizer:
+    """Let indicators of bins be a dense table: ONNX has no sparse ones, which the converter refuses."""
+    if discretizer.encode == "onehot":
+        discretizer.encode = "onehot-dense"
+    return discretizer
 
 
 def _as_converted(
@@ -209,6 +216,7 @@ def _with_positions(transformer: ColumnTransformer, by_position: bool) -> Column
 
 _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
     ColumnTransformer: _with_positions,
+    KBinsDiscretizer: _with_dense_codes,
     LinearDiscriminantAnalysis: _as_logistic,
     OneVsRestClassifier: _as_one_layer,
     Pipeline: _without_idle_steps,
