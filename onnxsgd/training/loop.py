@@ -16,6 +16,7 @@ from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
 from onnxsgd.training.coordinates import StandardisedBuffers, share_of_columns
 from onnxsgd.training.epochs import Epochs, Runners, penalty_value
+from onnxsgd.training.fit_kind import FitKind
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
@@ -255,14 +256,19 @@ def _make_rule(
     if batches.n_updates > _MANY_UPDATES and not batches.is_sparse:
         may_end &= stopping.max_iter >= _FEWEST_EPOCHS
     finder = _make_finder(runners, batches, plan, state, model, finds_noise=may_end)
-    load = runners.buffers.load
+    spec = plan.step_spec
+    kind = FitKind(
+        n_batches=batches.n_updates, n_rows=len(batches.target), is_sparse=runners.is_sparse,
+        is_linear=finder.is_linear, is_open=plan.loss_unit is not None,
+        is_other=spec.draws or bool(spec.statistics), draws=spec.draws, is_regression=plan.is_regression,
+        is_shuffled=plan.recipe.shuffle, has_margins=not plan.is_likelihood, n_hinges=plan.n_hinges,
+        most_share=finder.most,
+    )  # fmt: skip
+    if plan.device.keeps_data or spec.draws or batches.is_long:
+        put_back = None
     return DescentRule(
-        stopping, state, batches.n_updates, finder.find, lambda: finder.objective().total, load, score,
-        runners.is_sparse, finder.is_linear, plan.loss_unit is not None,
-        is_other=plan.step_spec.draws or bool(plan.step_spec.statistics), draws=plan.step_spec.draws,
-        put_back=None if plan.device.keeps_data or plan.step_spec.draws or batches.is_long else put_back,
-        is_regression=plan.is_regression, is_shuffled=plan.recipe.shuffle, n_rows=len(batches.target),
-        has_margins=not plan.is_likelihood, n_hinges=plan.n_hinges, most_share=finder.most,
+        stopping, state, kind, finder.find, lambda: finder.objective().total, runners.buffers.load, score,
+        put_back,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -20,6 +20,7 @@ from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Progress
 from onnxsgd.training.descent import Descent, Verdict
+from onnxsgd.training.fit_kind import FitKind
 from onnxsgd.training.gain import Gain, GainProgress
 from onnxsgd.training.kept_state import cut_histories, lengths_of_histories
 from onnxsgd.training.progress_forms import check_tensors, require
@@ -34,28 +35,12 @@ REMEDY = "Unless these are the best, raise max_iter or n_iter_no_change, lower t
 #: Advice for fits that the data ended: no other limit did.
 _LEARN_ALL = "To learn all of the data nevertheless, name a learning_rate, or set tol=None."
 
-#: The fewest updates of a window, those for linear models and for the larger batches of sparse data, that
-#: tell a trend from noise.
-_WINDOW, _LINEAR_WINDOW, _SPARSE_WINDOW = 16, 12, 8
-#: The largest rates as multiples of that of the schedule. Networks begin with a tenth of it.
-_MOST_OF_LINEAR, _MOST_OF_NETWORK = 16.0, 1.0
-#: The same with dropout, whose gradients are mostly noise: a network of 100 units on 1,347 digits,
-#: with a fifth of the inputs and half of the units dropped, ends at an accuracy of 0.97, with 1.0 at 0.82.
-_MOST_OF_DROPOUT = 0.25
-#: A gain of so many times the one that raises the rate, after which a classifier is taken to gain much in the
-#: next windows too. Fits of 58 data sets with three seeds: 204 of 240 such guesses were right, and all but 3
-#: of the 351 at the start; of regressions, which are left out, 18 of 51.
-_SURE = 10.0
 #: The updates to an objective that the data support, or those of a window, whichever are more. 72 regressions
 #: of 60 to 400 rows with 18 to 800 columns: R2 is 0.28 with 40 and with 160 updates, and -0.02 at the usual
 #: rate.
 _UPDATES_TO_LEVEL = 40
 #: The updates that are made at once, unless an epoch has more: a call takes as long as some 15 of them.
 _TOGETHER = 1024
-#: Linear models whose epochs have fewer than so many updates end sooner than others,
-_FEW_UPDATES = 32
-#: and on sparse data classifiers of fewer rows than these.
-_FEW_SPARSE_ROWS = 4096
 #: The share of the first epoch's objective by which that of the last one exceeds it, if it rose: not noise.
 _RISEN = 0.02
 #: A part of a window diverged with this many times the growth that undoes a whole window: parts differ.
@@ -67,88 +52,6 @@ _GROWTH_OF_PART = 0.5
 _CUT_OF_PART, _MOST_CUTS_OF_PART = 10.0, 4
 #: The copies of weights in the progress of a :class:`DescentRule`.
 _COPIES = ("_first", "_copy", "_best")
-
-
-class _End(NamedTuple):
-    """The end of a fit: the patience before the decay, and its length.
-
-    Attributes
-    ----------
-    share : float
-        The decay begins after windows without gain that last this share of `n_iter_no_change` epochs,
-    n_windows : int
-        and after so many of them at least.
-    shortest_decay : int
-        The fewest windows of the decay.
-    still : float
-        Training continues after a decay whose last window gained this many times the gain that counts.
-    haste : float
-        A window that gained less than this many times the gain that counts is one without gain.
-    is_cut_last : bool
-        The decay begins where a rate that grew is cut.
-    """
-
-    share: float
-    n_windows: int
-    shortest_decay: int
-    still: float
-    haste: float = 1.0
-    is_cut_last: bool = False
-
-
-#: The ends of other models, of dense linear models with few updates in an epoch, and of such classifiers on
-#: rows in random order. 52 data sets of 380 to 900 rows with four seeds: the mean score is the same to 0.0001
-#: with 1/3 as with 1/2, with 0.86 of the updates. 20 data sets of 100 to 800 rows, 16 fits each: classifiers
-#: have an accuracy of 0.829 with 1/5 and one window, and 0.828 with 1/3 and two, with 0.75 of the updates;
-#: regressors, with 0.88 of them, end further from the minimum where there is no noise. With 38 updates an
-#: epoch, as on digits, scores fall by 0.001. 400 digits sorted by class, without a shuffle, have an accuracy
-#: of 1.000 with 1/3 and two windows, of 0.96 with 1/5 and one. With a decay of four windows linear regressors
-#: make up to 0.15 fewer updates, and end at higher objectives; classifiers on 34 data sets, 72 fits each,
-#: have the same accuracy to 0.0003 with five as with six, and make 0.94 of the updates; to 0.0001, and the
-#: same log loss, where log_loss continues after gains of 1000 times the one that counts as of 100 times.
-#: Networks on few samples overfit with less than 100. Where windows that gain less than 10 times the gain
-#: that counts are those without gain, classifiers on the same 34 data sets make 0.86 (log_loss) and 0.96
-#: (hinge) of the updates, with the same accuracy to 0.0004; with 30 times 0.8 and 0.9, but 19 sets of
-#: strongly correlated columns with little noise have 0.9253, 0.9248, 0.9242 with 1, 10 and 30 times. 34
-#: generated and bundled sets of classes, raw and scaled, 6 splits each: where the decay begins with the cut
-#: of a rate that grew, fits make 0.96 of the updates, with the same accuracy and log loss to 0.0004.
-_USUAL, _OF_FEW = _End(1 / 2, 2, 6, 100), _End(1 / 3, 2, 6, 100)
-_OF_FEW_LABELS = _End(1 / 5, 1, 5, 1000, 10, is_cut_last=True)
-#: The ends on sparse data, of other models and of linear classifiers of few rows in random order. 90 data
-#: sets of 300 to 4,000 generated texts or one-hot codes, 6 fits each: with 1/5 of the epochs and windows that
-#: gain 30 times as much, fits make 0.86 (log_loss) and 0.88 (hinge) of the updates, with the same accuracy to
-#: 0.0004. After one window in place of two, texts whose words are mostly of one text alone lose 0.01, and
-#: 0.03 with unequal weights. 101 sets of 150 to 8,000 rows, some with words of one text alone, a rare class,
-#: or unequal weights, 3 fits each: where training goes on after a decay whose last window gains 150 times as
-#: much as counts, in place of 80, fits make 0.94 of the updates with log_loss, with the same accuracy; hinges
-#: of 400 texts in 5 classes have 0.85 in place of 0.89, and other losses of margins lose 0.0002 to 0.0007.
-#: Many rows tell the effects of rare words, which takes time: 10,000 texts whose classes they alone tell lose
-#: 0.013 (log_loss) and 0.010 (hinge) by the end for few rows. 104 of these and of larger sets with two
-#: classes, 3 fits each: where the decay begins with the cut of a rate that grew, log_loss makes 0.97 of the
-#: updates with the same accuracy. A hinge, whose gradient does not vanish near the margin, gains by each
-#: decay: where training goes on after gains of 400 times alone, it makes 0.66 with the same accuracy. So do
-#: the hinges of several classes: 109 sets of 150 to 6,000 rows end after 24.9 epochs in place of 30.8, 1e5
-#: columns after 16.1 in place of 27.9, with the same accuracy to 0.0003; where the decay began with the cut
-#: of a rate that grew, texts with rare words lost 0.007. Other losses of margins lose 0.002 to 0.01 of 400
-#: rows, and perceptrons of several classes 0.003.
-_OF_SPARSE = _End(1 / 2, 2, 6, 100, 10)
-_OF_SPARSE_HINGE, _OF_SPARSE_HINGES = _End(1 / 2, 2, 6, 400, 10, is_cut_last=True), _End(1 / 2, 2, 6, 400, 10)
-_OF_FEW_SPARSE_LABELS = _End(1 / 5, 2, 6, 150, 30, is_cut_last=True)
-_OF_FEW_SPARSE_MARGINS = _End(1 / 5, 2, 6, 80, 30)
-_OF_FEW_SPARSE_HINGE = _End(1 / 5, 2, 6, 400, 30, is_cut_last=True)
-_OF_FEW_SPARSE_HINGES = _End(1 / 5, 2, 6, 400, 30)
-#: The updates of a fit from which on the last of one or two windows is a decay, of dense linear regressors
-#: and of other linear models; of more than 32 dense columns, whose first rate is smaller, more in
-#: proportion. 112 sets of 1,000 to 60,000 rows of 30 to 200 columns with noise of 0.1 to 3 times the signal:
-#: with one or two epochs R2 is 0.61 in place of 0.56 (`SGDRegressor` 0.58), the accuracy where this holds
-#: 0.80 in place of 0.78 (`SGDClassifier` 0.76). With 10 updates R2 falls from 0.58 to 0.53, with 34 updates
-#: and 200 columns from 0.94 to 0.71, and networks lose by it.
-_DECAY_OF_REGRESSORS, _DECAY_OF_OTHERS = 32, 128
-#: The decay of a linear regressor on dense data waits while windows gain so many times the gain that counts
-#: on average. 12 sets of 60 or 150 strongly correlated columns, 3 fits each: R2 is 0.933 in place of 0.925,
-#: after 1.33 of the epochs, with 40 times 0.930; 26 other sets, 6 fits each, have the same R2 to 0.0001,
-#: after 1.03 of the updates.
-_TREND = 10.0
 
 
 class Rule(Protocol):
@@ -519,8 +422,8 @@ class DescentRule:
         The end of the fit.
     state : FitState
         The state of the fit.
-    n_batches : int
-        Updates of an epoch.
+    kind : FitKind
+        The model and the data.
     find_start : callable
         Chooses the first weights, and judges them.
     objective : callable
@@ -529,31 +432,9 @@ class DescentRule:
         Copies weights and states into the buffers of the training step.
     score : callable or None
         Returns the score of weights, if scores decide.
-    is_sparse : bool
-        Whether the updates are those of sparse data.
-    is_linear : bool
-        Whether the model is linear.
-    is_open : bool
-        Whether the loss has no least value.
-    is_other : bool
-        Whether training sees another function than predictions: statistics of batches, or dropout.
-    draws : bool
-        Whether that is dropout.
     put_back : callable or None
         Returns the order of the epochs that were made last to those that come next; None: epochs cannot be
         made anew, and each decision waits for the one before.
-    is_regression : bool
-        Whether the target is one of real numbers.
-    is_shuffled : bool
-        Whether each epoch has an order of its own; the losses of a fixed order may grow for a while.
-    n_rows : int
-        The samples of an epoch.
-    has_margins : bool
-        Whether the loss of a classifier is one of margins, not the likelihood of classes.
-    n_hinges : int
-        The hinge losses of a sample, whose gradients do not vanish near the margin; 0: another loss.
-    most_share : float
-        The largest share of the first rate to begin with, which the number of columns allows.
     """
 
     form = DescentProgress
@@ -564,36 +445,20 @@ class DescentRule:
         self,
         stopping: Stopping,
         state: FitState,
-        n_batches: int,
+        kind: FitKind,
         find_start: Callable[[FitState], Start],
         objective: Callable[[], float],
         load: Callable[[Tensors], None],
         score: Callable[[dict[str, np.ndarray]], float] | None,
-        is_sparse: bool = False,
-        is_linear: bool = False,
-        is_open: bool = False,
-        is_other: bool = False,
-        draws: bool = False,
         put_back: Callable[[], None] | None = None,
-        is_regression: bool = False,
-        is_shuffled: bool = True,
-        n_rows: int = 0,
-        has_margins: bool = False,
-        n_hinges: int = 0,
-        most_share: float = 1.0,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
-        self._is_sparse, self._is_linear, self._is_open = is_sparse, is_linear, is_open
-        self._is_other, self._draws, self._put_back = is_other, draws, put_back
-        self._is_regression, self._is_shuffled, self._n_rows = is_regression, is_shuffled, n_rows
-        self._has_margins, self._n_hinges, self._most_share = has_margins, n_hinges, most_share
-        # three windows at least: one at the full rate, and a decay
-        window = _SPARSE_WINDOW if is_sparse else _LINEAR_WINDOW if is_linear else _WINDOW
-        self._length = max(1, min(-(-window // n_batches), stopping.max_iter // 3))
+        self._kind, self._put_back = kind, put_back
+        self._length = kind.window(stopping.max_iter)
         self._n_left, self._losses = stopping.max_iter, list[float]()
-        self._n_batches, self._most_epochs = n_batches, max(1, _TOGETHER // n_batches)
+        self._most_epochs = max(1, _TOGETHER // kind.n_batches)
         self._plateau = Plateau(stopping.tol, stopping.n_iter_no_change)
         self._has_begun = self._has_better_score = self._score_has_converged = False
 
@@ -615,13 +480,13 @@ class DescentRule:
 
     def rates(self, n_epochs: int) -> np.ndarray:
         """Return the rate of each update of the next epochs."""
-        descent, n_updates = self._descent, n_epochs * self._n_batches
+        descent, n_updates = self._descent, n_epochs * self._kind.n_batches
         if not descent.is_moving:
             rates = np.empty(n_updates)
             rates.fill(self._eta * descent.factor)
             return rates
-        n_together = self._window * self._n_batches
-        first = len(self._losses) * self._n_batches
+        n_together = self._window * self._kind.n_batches
+        first = len(self._losses) * self._kind.n_batches
         done = np.arange(first, first + n_updates)
         return self._eta * descent.factors(done * self._n_ahead / n_together)
 
@@ -650,20 +515,19 @@ class DescentRule:
         if self._score is not None and start.is_model:
             self._best = given
             self._plateau.reached(-self._score(given.weights()))
-        most = _MOST_OF_LINEAR if self._is_linear else _MOST_OF_NETWORK
-        most = _MOST_OF_DROPOUT if self._draws else most
+        most = self._kind.largest_rate
         has_level = start.level > -math.inf
         # 83 of 104 guesses on sparse texts were wrong, and lost 45 updates; a call takes as long as 9
-        may_guess = self._put_back is not None and not (start.is_model or has_level or self._is_sparse)
+        may_guess = self._put_back is not None and not (start.is_model or has_level or self._kind.is_sparse)
         if has_level:
-            n_epochs = max(-(-_UPDATES_TO_LEVEL // self._n_batches), self._length)
-            n_updates = min(n_epochs, self._stopping.max_iter) * self._n_batches
+            n_epochs = max(-(-_UPDATES_TO_LEVEL // self._kind.n_batches), self._length)
+            n_updates = min(n_epochs, self._stopping.max_iter) * self._kind.n_batches
             most = min(most, max(LEAST_SHARE**2, start.length / (n_updates * self._eta)))
             decided("start", "the data support an objective of %.6g, where training ends", start.level)
         self._start = start.objective
         self._descent = Descent(
             # losses of another function are compared with each other alone
-            start=math.inf if self._is_other else start.objective,
+            start=math.inf if self._kind.is_other else start.objective,
             unit=start.unit,
             share=min(start.share, most),
             most=most,
@@ -678,50 +542,7 @@ class DescentRule:
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters of the control that do not depend on the first weights."""
-        stopping = self._stopping
-        end = self._end
-        patience = max(end.n_windows, math.ceil(end.share * stopping.n_iter_no_change / self._length))
-        is_dense_regressor = self._is_linear and self._is_regression and not self._is_sparse
-        n_updates = self._length * self._n_batches
-        n_updates_of_all = stopping.max_iter * self._n_batches
-        least = _DECAY_OF_REGRESSORS if is_dense_regressor else _DECAY_OF_OTHERS
-        # more patience asks for more
-        gains = end if patience == end.n_windows else self._usual_end
-        return {
-            "tol": None if self._score else stopping.tol,
-            "patience": patience,
-            "shortest_decay": end.shortest_decay,
-            "still": gains.still,
-            "n_windows": max(1, stopping.max_iter // self._length),
-            "n_updates": n_updates,
-            "decays_in_window": self._is_linear and n_updates_of_all * self._most_share >= least,
-            "haste": gains.haste,
-            "is_cut_last": gains.is_cut_last,
-            "is_open": self._is_open,
-            "sure": math.inf if self._is_regression else _SURE,
-            "trend": _TREND if is_dense_regressor else math.inf,
-        }
-
-    @property
-    def _end(self) -> _End:
-        """The end that suits the model and the data."""
-        has_labels = self._is_linear and self._is_shuffled and not self._is_regression
-        if self._is_sparse and has_labels and self._n_rows < _FEW_SPARSE_ROWS:
-            if self._n_hinges:
-                return _OF_FEW_SPARSE_HINGE if self._n_hinges == 1 else _OF_FEW_SPARSE_HINGES
-            return _OF_FEW_SPARSE_MARGINS if self._has_margins else _OF_FEW_SPARSE_LABELS
-        if not self._is_sparse and self._is_linear and self._n_batches < _FEW_UPDATES:
-            return _OF_FEW_LABELS if has_labels else _OF_FEW
-        return self._usual_end
-
-    @property
-    def _usual_end(self) -> _End:
-        """The end of models that are not linear, or trained on many rows."""
-        if not self._is_sparse:
-            return _USUAL
-        if not (self._n_hinges and self._is_linear):
-            return _OF_SPARSE
-        return _OF_SPARSE_HINGE if self._n_hinges == 1 else _OF_SPARSE_HINGES
+        return self._kind.settings(self._stopping) | {"tol": None if self._score else self._stopping.tol}
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of some epochs; return whether training stops."""
@@ -745,7 +566,7 @@ class DescentRule:
         elif verdict is Verdict.UNDONE:
             self._copy.restore(self._state)
             self._load(self._state.tensors)
-            if not self._is_other:
+            if not self._kind.is_other:
                 self._descent.correct(self._objective())
         before, self._state.eta = self._state.eta, self._eta * self._descent.factor
         self._look_ahead()
@@ -861,7 +682,12 @@ class DescentRule:
         that window: a call for the exact one takes 3 percent of a small fit, and changes nothing.
         """
         best = self._descent.best
-        is_known = self._is_linear and not self._is_other and self._descent.ends_at_best and not self._losses
+        is_known = (
+            self._kind.is_linear
+            and not self._kind.is_other
+            and self._descent.ends_at_best
+            and not self._losses
+        )
         if is_known and 0 <= best < self._start / 2 < math.inf:
             return best
         objective, last = self._objective(), _Copy.of(self._state)

@@ -50,6 +50,7 @@ COVERED = {
     "graph/preprocessing/test_add_preprocessing.py": (
         "graph/preprocessing/image_format graph/preprocessing/image_nodes"
     ),
+    "training/test_rules.py": "training/fit_kind",
     "training/test_sparse_runners.py": (
         "engine/step/row_update_graph engine/step/sparse_sgd engine/step/sparse_step"
     ),

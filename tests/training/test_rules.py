@@ -13,6 +13,7 @@ from onnxsgd.engine.step.update import WEIGHT
 from onnxsgd.exceptions import ConvergenceError
 from onnxsgd.optimizers import LOG_FACTOR
 from onnxsgd.schedules import Auto
+from onnxsgd.training.fit_kind import FitKind
 from onnxsgd.training.rules import DescentRule, StreamRule
 from onnxsgd.training.start import Start
 from onnxsgd.training.state import FitState
@@ -36,20 +37,22 @@ class Problem:
         self.rule = DescentRule(
             stopping,
             self.state,
-            n_batches,
+            FitKind(
+                n_batches,
+                n_rows,
+                is_sparse,
+                is_linear,
+                is_other=is_other,
+                is_regression=is_regression,
+                has_margins=has_margins,
+                n_hinges=n_hinges,
+                most_share=most_share,
+            ),
             lambda state: Start(self.objective, self.objective, share, is_model, level, length),
             lambda: self.objective,
             self.loaded.append,
             score,
-            is_linear=is_linear,
-            is_sparse=is_sparse,
-            is_other=is_other,
-            put_back=put_back,
-            is_regression=is_regression,
-            n_rows=n_rows,
-            has_margins=has_margins,
-            n_hinges=n_hinges,
-            most_share=most_share,
+            put_back,
         )
         if begins:
             self.rule.begin()
