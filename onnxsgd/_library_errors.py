@@ -95,7 +95,16 @@ def run_error(error: BaseException) -> EngineError:
     """
     if _is_of_others(error):
         raise error
+    if _UNKNOWN in str(error):
+        return EngineError(
+            "X has a category that a OneHotEncoder in the model was not fitted on: fit it on all categories, "
+            "or with handle_unknown='ignore'."
+        )
     return EngineError(f"onnxruntime cannot run the graph: {reason(error)}.")
+
+
+#: A phrase of the error of a OneHotEncoder.
+_UNKNOWN = "Unknown Category and zeros"
 
 
 def _is_of_others(error: BaseException) -> bool:

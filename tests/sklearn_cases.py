@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from sklearn import datasets
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_transformer
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.decomposition import PCA, IncrementalPCA, TruncatedSVD
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -25,7 +25,7 @@ from sklearn.ensemble import (
     VotingClassifier,
     VotingRegressor,
 )
-from sklearn.feature_selection import SelectKBest
+from sklearn.feature_selection import RFE, SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import (
@@ -61,7 +61,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline, make_union
+from sklearn.pipeline import FeatureUnion, make_pipeline, make_union
 from sklearn.preprocessing import (
     KBinsDiscretizer,
     MaxAbsScaler,
@@ -73,7 +73,7 @@ from sklearn.preprocessing import (
     RobustScaler,
     StandardScaler,
 )
-from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR
+from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR
 
 __all__ = ["CASES", "SklearnCase"]
 
@@ -277,6 +277,7 @@ _REGRESSORS = [
     _regression("MLPRegressor, two targets", lambda: _mlp(MLPRegressor), _layers, "two targets"),
     _regression("SVR, rbf", SVR, _kernel),
     _regression("SVR, linear", lambda: SVR(kernel="linear")),
+    _regression("NuSVR, linear", lambda: NuSVR(kernel="linear")),
     _regression("SVR, poly", lambda: SVR(kernel="poly", degree=2, coef0=0.5), _kernel),
     _regression("SVR, sigmoid", lambda: SVR(kernel="sigmoid"), _kernel),
     _regression("FrozenEstimator", lambda: FrozenEstimator(Ridge().fit(*_diabetes())), _inner("estimator")),
@@ -322,6 +323,27 @@ _PIPELINES = [
     _regression("MaxAbsScaler", lambda: make_pipeline(MaxAbsScaler(), Ridge()), _last()),
     _regression("MinMaxScaler", lambda: make_pipeline(MinMaxScaler(), Ridge()), _last()),
     _regression("Normalizer", lambda: make_pipeline(Normalizer(), Ridge()), _last()),
+    _regression("Normalizer, max", lambda: make_pipeline(Normalizer("max"), Ridge()), _last()),
+    _regression("RFE", lambda: RFE(Ridge(), n_features_to_select=4), _inner("estimator_")),
+    _regression(
+        "RFE, nested",
+        lambda: make_pipeline(
+            StandardScaler(), RFE(RFE(Ridge(), n_features_to_select=3), importance_getter="estimator_.coef_")
+        ),
+        _last(_inner("estimator_", _inner("estimator_"))),
+    ),
+    _regression(
+        "FeatureUnion, dropped",
+        lambda: make_pipeline(FeatureUnion([("a", PCA(2)), ("b", "drop"), ("c", "passthrough")]), Ridge()),
+        _last(),
+    ),
+    _regression(
+        "ColumnTransformer, mask",
+        lambda: make_pipeline(
+            make_column_transformer((StandardScaler(), np.arange(10) < 4), (PCA(1), [-1, -3])), Ridge()
+        ),
+        _last(),
+    ),
     _regression("PCA", lambda: make_pipeline(StandardScaler(), PCA(3), Ridge()), _last()),
     _regression("PolynomialFeatures", lambda: make_pipeline(PolynomialFeatures(3), Ridge()), _last()),
     _regression(
@@ -360,6 +382,29 @@ _PIPELINES = [
         "names",
         "softmax",
         _last(),
+    ),
+    SklearnCase(
+        "ColumnTransformer, slice and mask of a frame",
+        lambda: make_pipeline(
+            make_column_transformer(
+                (OneHotEncoder(), slice("floor level", "town")),
+                (StandardScaler(), [True, False, False, False]),
+            ),
+            LogisticRegression(),
+        ),
+        "mixed frame",
+        "sigmoid",
+        _last(),
+    ),
+    SklearnCase(
+        "ColumnTransformer, one column of a frame",
+        lambda: make_pipeline(make_column_transformer((OneHotEncoder(), ["town"])), LogisticRegression()),
+        "mixed frame",
+        "sigmoid",
+        _last(),
+    ),
+    SklearnCase(
+        "RFE of a classifier", lambda: RFE(LogisticRegression()), "cancer", "sigmoid", _inner("estimator_")
     ),
     SklearnCase(
         "Voting with LDA",
@@ -490,6 +535,7 @@ CASES = [
     *_PIPELINES,
     SklearnCase("SVC", SVC, "cancer", "identity", _kernel),
     SklearnCase("SVC, linear", lambda: SVC(kernel="linear"), "cancer", "identity", _linear),
+    SklearnCase("NuSVC, linear", lambda: NuSVC(kernel="linear"), "cancer", "identity", _linear),
     *(SklearnCase(f"{name}, 2 classes", make, "cancer", two, n) for name, make, two, _, n in _CLASSIFIERS),
     *(SklearnCase(f"{name}, 3 classes", make, "iris", three, n) for name, make, _, three, n in _CLASSIFIERS),
 ]

@@ -331,7 +331,7 @@ def _one_for_each(X: Any, checked: Any, inputs: Sequence[ir.Value], allow_nan: b
         features = {str(value.name): _cast(checked[str(value.name)], value, allow_nan) for value in known}
         _check_names(checked, inputs)
         return features
-    if len(inputs) == 1:
+    if len(inputs) == 1 and not _is_column_of(X, inputs[0]):
         table = checked if column_names(checked) is None else np.asarray(checked)
         return {str(inputs[0].name): _cast(table, inputs[0], allow_nan)}
     if column_names(X) is not None:
@@ -346,6 +346,18 @@ def _one_for_each(X: Any, checked: Any, inputs: Sequence[ir.Value], allow_nan: b
     raise GraphError(
         f"the graph has {len(inputs)} inputs, {names}: X must be a dict of arrays or a data frame with these "
         "names."
+    )
+
+
+def _is_column_of(X: object, value: ir.Value) -> bool:
+    """Tell whether an input of a graph is one of several columns of a frame, as others are dropped."""
+    names = column_names(X)
+    return (
+        names is not None
+        and len(names) > 1
+        and str(value.name) in names
+        and value.shape is not None
+        and (tuple(value.shape)[1:] == (1,))
     )
 
 

@@ -18,7 +18,7 @@ from onnxsgd._settable import RefusedChange, Settable
 from onnxsgd.data.batch_source import BatchSource, is_batch_source
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import Features, take_rows
-from onnxsgd.data.generators import make_generator
+from onnxsgd.data.generators import copied, make_generator
 from onnxsgd.data.moments import add_moments, quiet_squares
 from onnxsgd.data.row_tables import are_many, row_blocks
 from onnxsgd.data.samples import Samples
@@ -29,7 +29,7 @@ from onnxsgd.estimators.between_calls import is_same
 from onnxsgd.estimators.callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from onnxsgd.estimators.file_data import from_files, known_columns
 from onnxsgd.estimators.fit_report import RecordedFit
-from onnxsgd.estimators.inner_model import inner_routing
+from onnxsgd.estimators.inner_model import has_own_fit, inner_routing
 from onnxsgd.estimators.labels import UnknownClassesError
 from onnxsgd.estimators.parameters import (
     CONSTRAINTS,
@@ -201,18 +201,27 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 self._set_before = {}
             if not resuming:
                 self._forget_lengths()
+            # a model inside that is fitted first must not see the rows that are held out
+            generator = None
+            if self.early_stopping and X_val is None and not resuming and has_own_fit(self.model):
+                generator = make_generator(self.random_state)
             with stage("read"):
                 if has_sequences:
                     batches = self._sequence_batches(X, y, sample_weight, resuming)
                     samples = self._read_first_sequences(batches, resuming)
                 elif source is None:
-                    samples = self._read_samples(X, y, sample_weight, resuming=resuming)
+                    samples = self._read_samples(
+                        X, y, sample_weight, resuming=resuming,
+                        held_out_by=None if generator is None else copied(generator),
+                    )  # fmt: skip
                 else:
                     samples = self._read_first_batch(source, resuming)
                 validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
             self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
+            if generator is not None:
+                self._state.random_state = generator
             kept_state = kept_state.of_fit(initial)
             self._seed = (self.random_state,)
             kept = (

@@ -1057,8 +1057,15 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
             )
         check_known_labels(y[counts], self.classes_, name)
 
-    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._labelling.split(y, self.validation_fraction, self._state.random_state)
+    def _split(self, y: np.ndarray, random_state: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+        if self._is_dense:
+            labelling = self._labelling
+        elif y.ndim == 1:
+            # those of the rows, before a first fit has all
+            labelling = OneLabel(self._present(y), self._ignored)
+        else:
+            labelling = (SoftLabels if self._takes_soft_labels else SeveralLabels)(np.arange(y.shape[1]))
+        return labelling.split(y, self.validation_fraction, random_state)
 
     def _finished_graph(self) -> Any:
         self._check_loss()

@@ -19,11 +19,16 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["fitted", "holds_weights", "inner_routing", "is_fitted"]
+__all__ = ["fitted", "has_own_fit", "holds_weights", "inner_routing", "is_fitted"]
 
 
 def fitted(
-    model: BaseEstimator, X: object, y: ArrayLike, sample_weight: np.ndarray | None, owner: BaseEstimator
+    model: BaseEstimator,
+    X: object,
+    y: ArrayLike,
+    sample_weight: np.ndarray | None,
+    owner: BaseEstimator,
+    rows: np.ndarray | None = None,
 ) -> Any:
     """Return `model` if it is fitted, else a clone of it fitted on the data.
 
@@ -39,8 +44,20 @@ def fitted(
         Weights, if the user gave any.
     owner : estimator
         The estimator that holds `model`; it routes metadata.
+    rows : ndarray of int or None
+        The rows to fit it on, where others are held out; None: all.
     """
-    return model if is_fitted(model) else _fit(clone(model), X, y, sample_weight, owner)
+    if is_fitted(model):
+        return model
+    if rows is not None:
+        X, y = _safe_indexing(X, rows), _safe_indexing(y, rows)
+        sample_weight = None if sample_weight is None else sample_weight[rows]
+    return _fit(clone(model), X, y, sample_weight, owner)
+
+
+def has_own_fit(model: object) -> bool:
+    """Tell whether a model is an estimator that has a fit of its own before training."""
+    return hasattr(model, "fit") and not isinstance(model, type) and not is_fitted(model)
 
 
 def holds_weights(owner: BaseEstimator) -> bool:

@@ -760,10 +760,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
     def _check_scorable(self, y: np.ndarray, name: str) -> None:
         check_scorable_by_r2(y, name)
 
-    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _split(self, y: np.ndarray, random_state: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         if are_many(y):
-            return hold_out_rows(len(y), self.validation_fraction, self._state.random_state)
-        splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=self._state.random_state)
+            return hold_out_rows(len(y), self.validation_fraction, random_state)
+        splitter = ShuffleSplit(1, test_size=self.validation_fraction, random_state=random_state)
         return next(splitter.split(y))
 
     def _finished_graph(self) -> Any:

@@ -95,7 +95,7 @@ class SequenceTraining(BatchTraining):
             target = np.empty(len(batches.y))
         else:
             target, _ = self._read_target(batches.y, True, None)
-        rows, held_out, share = self._split_rows(target)
+        rows, held_out, share = self._split_rows(target, self._state.random_state)
         aside = batches.take(held_out)
         validation = self._read_groups(aside.sequences, aside.y, aside.sample_weight, share)
         return batches.take(np.sort(rows)), validation

@@ -300,7 +300,9 @@ class ShardedTraining(BaseOnnxSGD):
         ((X, y, _),) = executor.results([task])
         executor.release([task])
         self._label_counts = joined_counts(summaries)
-        read = partial(super()._read_samples, X, y, None, **{**options, "in_parts": True})
+        read = partial(
+            super()._read_samples, X, y, None, **{**options, "in_parts": True, "held_out_by": None}
+        )
         try:
             return read(classes=classes)
         except UnknownClassesError:

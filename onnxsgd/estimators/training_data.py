@@ -7,9 +7,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, validate_data
 
-from onnxsgd.data.columns import column_names, is_mapping
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.refusals import check_lengths
@@ -20,7 +20,7 @@ from onnxsgd.data.targets import check_sample_weight
 from onnxsgd.data.text import check_texts, has_text, split_text
 from onnxsgd.estimators.between_calls import read_graph_parameters, refuse_new_graph
 from onnxsgd.estimators.fitted import TrainedModel
-from onnxsgd.estimators.inner_model import fitted
+from onnxsgd.estimators.inner_model import fitted, is_fitted
 from onnxsgd.exceptions import GraphError, ParameterError
 from onnxsgd.learner.build import ModelOptions
 from onnxsgd.learner.dtype_choice import prepare_learner
@@ -74,7 +74,7 @@ class TrainingDataReader(TrainedModel):
         """Refuse validation targets without a score; `name` is their source."""
 
     @abstractmethod
-    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _split(self, y: np.ndarray, random_state: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows to train on and those to validate on."""
 
     def _read_samples(
@@ -86,8 +86,13 @@ class TrainingDataReader(TrainedModel):
         resuming: bool,
         classes: ArrayLike | None = None,
         in_parts: bool = False,
+        held_out_by: np.random.RandomState | None = None,
     ) -> Samples:
-        """Check the training data, and make the learner unless training resumes; drop rows of weight zero."""
+        """Check the training data, and make the learner unless training resumes; drop rows of weight zero.
+
+        A model inside that is not fitted is fitted on them, without the rows that the generator `held_out_by`
+        chooses, if there is one, as :meth:`_hold_out` will.
+        """
         y = self._require_target(X, y)
         if (resuming or self._set_before) and self._given is not None:
             refuse_new_graph(self, self._given)
@@ -120,9 +125,13 @@ class TrainingDataReader(TrainedModel):
             if hasattr(source, "fit"):
                 weight = self._without_ignored(weight, target, in_parts)
                 plain = sample_weight is None and bool(weight.all())
+                rows = None
+                if held_out_by is not None:
+                    counting = np.flatnonzero(weight)
+                    rows = counting[np.sort(self._split_rows(target[counting], held_out_by)[0])]
                 with stage("inner fit"):
                     source = fitted(
-                        source, data, self._inner_target(y, target), None if plain else weight, self
+                        source, data, self._inner_target(y, target), None if plain else weight, self, rows
                     )
             features = self._make_learner(source, data, checked, n_outputs, target)
             self._add_scores(features, target, weight)
@@ -206,6 +215,8 @@ class TrainingDataReader(TrainedModel):
             return check_texts(self, X, model=source, reset=True)
         if isinstance(source, GraphSource) and takes_strings(source.model.graph.inputs):
             return check_strings(self, X, reset=True)
+        if reset:
+            _check_names(source, X)
         # support for NaN as missing value is known only after the conversion
         inputs = source.model.graph.inputs if isinstance(source, GraphSource) else None
         return check_X(self, X, reset=reset, allow_nan=self.model is not None, inputs=inputs)
@@ -332,7 +343,7 @@ class TrainingDataReader(TrainedModel):
 
     def _hold_out(self, samples: Samples) -> tuple[Samples, tuple[Samples]]:
         """Return the samples to train on, in their original order, and those to validate on."""
-        rows, held_out, share = self._split_rows(samples.target)
+        rows, held_out, share = self._split_rows(samples.target, self._state.random_state)
         if are_many(samples.target):
             # read in the order of the file
             held_out.sort()
@@ -341,16 +352,29 @@ class TrainingDataReader(TrainedModel):
         rows.sort()
         return samples.take(rows), (validation,)
 
-    def _split_rows(self, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    def _split_rows(
+        self, target: np.ndarray, random_state: np.random.RandomState
+    ) -> tuple[np.ndarray, np.ndarray, str]:
         """Return the rows to train on, those to validate on, and the name of their share."""
         share = f"validation_fraction={self.validation_fraction!r} of {len(target)} samples"
         try:
-            rows, held_out = self._split(target)
+            rows, held_out = self._split(target, random_state)
         except ValueError as error:
             raise ParameterError(
                 f"{share} cannot be held out: {error} Give X_val and y_val, or another fraction."
             ) from None
         return rows, held_out, share
+
+
+def _check_names(model: Any, X: object) -> None:
+    """Refuse a frame of numbers with other columns, or another order, than a fitted model was trained on.
+
+    Columns of other frames are found by their names.
+    """
+    if not hasattr(model, "feature_names_in_") or is_mapping(X) or column_names(X) is None:
+        return
+    if is_fitted(model) and NUMBERS.issuperset(column_kinds(X).values()):
+        validate_data(model, X, reset=False, skip_check_array=True)
 
 
 def _row_shapes(features: Features) -> dict[str, tuple[int, ...]]:

@@ -18,7 +18,8 @@ from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.generators import seeded
 from onnxsgd.data.masks import is_any
-from onnxsgd.exceptions import GraphError, UnsupportedError
+from onnxsgd.exceptions import EngineError, GraphError, UnsupportedError
+from onnxsgd.graph.sklearn.categories import has_large_categories
 from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
 from onnxsgd.learner.model_source import GraphSource
@@ -152,6 +153,8 @@ def prepare_learner(
     reason = ""
     if loses_columns(checked):
         reason = "casting X to float32 changes a column by more than 1e-3 of its spread"
+    elif has_large_categories(source):
+        reason = "categories of an encoder are integers that float32 does not hold"
     elif target is not None:
         reason = _reason_of_target(target)
     if reason:
@@ -364,7 +367,13 @@ def _is_suspicious(narrow: Prepared) -> bool:
         return True
     rows = _some_rows(narrow.features)
     moved = {name: _move(array) for name, array in rows.items()}
-    return _differ(narrow.scores(rows), narrow.scores(moved), _SUSPICION)
+    expected = narrow.scores(rows)
+    try:
+        found = narrow.scores(moved)
+    except EngineError:
+        # a number next to a category may be none
+        return True
+    return _differ(expected, found, _SUSPICION)
 
 
 def _some_rows(features: Features) -> Features:

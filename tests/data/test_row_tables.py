@@ -134,9 +134,9 @@ def test_many_rows_are_held_out_without_a_copy(estimator, few):
     rows = found_rows = None
     split = type(found)._split_rows
 
-    def kept(self, target):
+    def kept(self, target, random_state):
         nonlocal rows, found_rows
-        rows, found_rows, share = split(self, target)
+        rows, found_rows, share = split(self, target, random_state)
         return rows.copy(), found_rows, share
 
     type(found)._split_rows, seen = kept, type(found).__dict__.get("_split_rows")

@@ -30,7 +30,7 @@ def run_model(model, X):
 def _feeds(proto: onnx.ModelProto, X) -> dict[str, np.ndarray]:
     if isinstance(X, dict):
         return X
-    if len(proto.graph.input) == 1:
+    if len(proto.graph.input) == 1 and proto.graph.input[0].name not in getattr(X, "columns", ()):
         return {proto.graph.input[0].name: np.asarray(X, dtype=np.float32)}
     types = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
     strings = onnx.TensorProto.STRING

@@ -137,6 +137,9 @@ GUARDS = {
     "graph/sklearn/test_prepare.py::test_every_adaptation_has_a_case": (
         "graph.sklearn.prepare:_ADAPTATIONS",
     ),
+    "graph/sklearn/test_refused_steps.py::test_every_objection_has_a_case": (
+        "graph.sklearn.refused_steps:_OBJECTIONS",
+    ),
     "graph/sklearn/test_target_transform.py::test_every_inverse_has_a_case": (
         "graph.sklearn.target_transform:_FUNCTIONS",
         "graph.sklearn.target_transform:_INVERSES",

@@ -21,7 +21,7 @@ from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique
 from onnxsgd.graph.reading.head import ScoredGraph, find_score
 from onnxsgd.graph.sklearn.operator_checks import check_operators_once
 from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_polynomial_shape
-from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, split_target_transformer
+from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, selections, split_target_transformer
 from onnxsgd.graph.sklearn.repair import freeze_transformers, has_several_labels, repair
 
 __all__ = ["convert_estimator", "estimator_to_onnx", "input_columns", "registered_converters"]
@@ -106,7 +106,7 @@ def estimator_to_onnx(estimator: BaseEstimator, X: object = None) -> onnx.ModelP
         # an attribute of the estimators of this package
         holds_integers = getattr(prepared, "_takes_integers", False)
         types = _matrix(estimator, X, holds_integers) if columns is None else columns
-        proto, topology = _convert(prepared, final, types)
+        proto, topology = _convert(prepared, final, types, is_known=X is not None)
     model = to_ir(proto)
     freeze_transformers(model, topology)
     repair(model, final, [name for name, _ in types])
@@ -240,14 +240,19 @@ def _matrix(estimator: BaseEstimator, X: Any, holds_integers: bool) -> list[tupl
 
 
 def _convert(
-    estimator: BaseEstimator, final: BaseEstimator, types: list[tuple[str, Any]]
+    estimator: BaseEstimator, final: BaseEstimator, types: list[tuple[str, Any]], *, is_known: bool
 ) -> tuple[onnx.ModelProto, Any]:
-    """Call the converter; return the converted model and its topology of steps."""
+    """Call the converter; return the converted model and its topology of steps.
+
+    `is_known`: the types are those of data, not assumed.
+    """
     from skl2onnx import convert_sklearn
 
     check_operators_once()
-    # skl2onnx 1.20 gives the option zipmap, which LinearSVC refuses, to steps of a pipeline without an entry
+    # skl2onnx 1.20 gives the option zipmap, which LinearSVC and selectors refuse, to steps of a pipeline
+    # without an entry
     options: dict[int, dict[str, bool]] = {id(final): {}} if is_classifier(final) else {}
+    options |= {id(step): {} for step in selections(estimator)}
     if is_classifier(final) and not hasattr(final, "predict_proba") and type(final).__name__ in _RAW_SCORES:
         options[id(final)] = {"raw_scores": True}
     try:
@@ -264,9 +269,11 @@ def _convert(
     except Exception as error:
         # the converters raise errors of many types
         cause = f"{type(error).__name__}: {reason(error, n_lines=1)}"
+        advice = "An ONNX model of it by another tool can be given instead."
+        if not is_known and hasattr(estimator, "feature_names_in_"):
+            advice = f"Without samples, all columns are taken for numbers: give some as X. {advice}"
         raise UnsupportedError(
-            f"{type(estimator).__name__} cannot be converted to ONNX ({cause}). "
-            "An ONNX model of it by another tool can be given instead."
+            f"{type(estimator).__name__} cannot be converted to ONNX ({cause}). {advice}"
         ) from error
 
 

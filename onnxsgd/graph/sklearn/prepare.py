@@ -7,24 +7,27 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import RFE
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPRegressor
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer
-from sklearn.svm import SVC, NuSVC
+from sklearn.svm import SVC, SVR, NuSVC, NuSVR
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.sklearn.refused_steps import refuse_step
 
-__all__ = ["final_estimator", "prepare", "split_target_transformer"]
+__all__ = ["final_estimator", "prepare", "selections", "split_target_transformer"]
 
 
 def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
@@ -38,7 +41,20 @@ def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
         Select the columns of a ColumnTransformer by position instead of by name, for a graph with all
         features in one input.
     """
-    return _rebuild(copy.deepcopy(estimator), by_position)
+    return _with_selected(_rebuild(copy.deepcopy(estimator), by_position))
+
+
+def _with_selected(estimator: Any) -> Any:
+    """Return an estimator whose last step, if it is a recursive feature elimination, is that and a predictor.
+
+    The converter writes the selection alone.
+    """
+    if not isinstance(final_estimator(estimator), RFE):
+        return estimator
+    if isinstance(estimator, Pipeline):
+        name, last = estimator.steps[-1]
+        return Pipeline([*estimator.steps[:-1], (name, _with_selected(last))])
+    return Pipeline([("selection", estimator), ("estimator", _with_selected(estimator.estimator_))])
 
 
 def split_target_transformer(estimator: BaseEstimator) -> tuple[Any, Any]:
@@ -71,6 +87,13 @@ def final_estimator(estimator: BaseEstimator) -> Any:
     return estimator
 
 
+def selections(estimator: BaseEstimator) -> list[RFE]:
+    """Return the recursive feature eliminations among the steps of a Pipeline, in a Pipeline as well."""
+    if isinstance(estimator, Pipeline):
+        return [found for _, step in estimator.steps for found in selections(step)]
+    return [estimator] if isinstance(estimator, RFE) else []
+
+
 def _rebuild(value: object, by_position: bool) -> Any:
     """Adapt `value` and all its parts to the converters, in place if the object is kept."""
     if isinstance(value, FrozenEstimator):
@@ -84,6 +107,7 @@ def _rebuild(value: object, by_position: bool) -> Any:
         if is_calibrated:
             vars(value)["estimator"] = _with_linear_scores(vars(value)["estimator"])
             return value
+        refuse_step(value)
         adapt = _ADAPTATIONS.get(type(value))
         # the unfitted template of an ensemble is not converted
         return value if adapt is None or not _is_fitted(value) else adapt(value, by_position)
@@ -137,6 +161,26 @@ def _as_logistic(discriminant: LinearDiscriminantAnalysis, by_position: bool) ->
     logistic.coef_, logistic.intercept_ = discriminant.coef_, discriminant.intercept_
     logistic.classes_, logistic.n_features_in_ = discriminant.classes_, discriminant.n_features_in_
     return logistic
+
+
+def _as_linear(machine: Any, by_position: bool) -> Any:
+    """Return the linear model with the same predictions as a support vector machine with a linear kernel.
+
+    The converter writes support vectors in float32, whose products with their coefficients cancel. Several
+    classes, which vote in pairs, and probabilities are left alone.
+    """
+    if machine.kernel != "linear":
+        return machine
+    coef = machine.coef_
+    coef = np.asarray(coef.todense() if sparse.issparse(coef) else coef)
+    if isinstance(machine, SVC | NuSVC):
+        if len(machine.classes_) > 2 or machine.probability is True:
+            return machine
+        return _linear("hinge", coef, machine.intercept_, machine.classes_)
+    linear = LinearRegression()
+    linear.coef_, linear.intercept_ = coef[0], float(machine.intercept_[0])
+    linear.n_features_in_ = coef.shape[1]
+    return linear
 
 
 def _as_one_layer(one_vs_rest: OneVsRestClassifier, by_position: bool) -> OneVsRestClassifier | SGDClassifier:
@@ -204,22 +248,42 @@ def _loss_of(member: BaseEstimator) -> str | None:
     return None if hasattr(member, "predict_proba") else "hinge"
 
 
-def _with_positions(transformer: ColumnTransformer, by_position: bool) -> ColumnTransformer:
-    """Select columns by position instead of by name."""
-    if by_position and hasattr(transformer, "feature_names_in_"):
-        positions = transformer._transformer_to_input_indices
-        transformer.transformers_ = [
-            (name, step, [int(i) for i in positions[name]]) for name, step, _ in transformer.transformers_
-        ]
+def _with_columns(transformer: ColumnTransformer, by_position: bool) -> ColumnTransformer:
+    """Select columns by position, of a matrix, or by name: masks and slices have no converter."""
+    positions = transformer._transformer_to_input_indices
+    names: Any = getattr(transformer, "feature_names_in_", None)
+    if not by_position and names is None:
+        return transformer
+
+    def selected(name: str, columns: Any) -> Any:
+        if by_position:
+            return [int(i) for i in positions[name]]
+        # a name alone selects a series, as of texts
+        return columns if isinstance(columns, str) else [str(names[i]) for i in positions[name]]
+
+    transformer.transformers_ = [
+        (name, step, selected(name, columns)) for name, step, columns in transformer.transformers_
+    ]
     return transformer
 
 
+def _without_dropped(union: FeatureUnion, by_position: bool) -> FeatureUnion:
+    """Drop the transformers of a union that are dropped, whose name the converter refuses."""
+    union.transformer_list = [(name, part) for name, part in union.transformer_list if part != "drop"]
+    return union
+
+
 _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
-    ColumnTransformer: _with_positions,
+    ColumnTransformer: _with_columns,
+    FeatureUnion: _without_dropped,
     KBinsDiscretizer: _with_dense_codes,
     LinearDiscriminantAnalysis: _as_logistic,
+    NuSVC: _as_linear,
+    NuSVR: _as_linear,
     OneVsRestClassifier: _as_one_layer,
     Pipeline: _without_idle_steps,
+    SVC: _as_linear,
+    SVR: _as_linear,
     VotingClassifier: _as_converted,
     VotingRegressor: _as_converted,
 }

@@ -12,8 +12,8 @@ from onnx_ir.passes.common import IdentityEliminationPass
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 
 from onnxsgd.graph.model import FROZEN, graph_names, unique_name
-from onnxsgd.graph.nodes import maker, required
-from onnxsgd.graph.writing import add_initializer, computed
+from onnxsgd.graph.nodes import attribute, maker, required
+from onnxsgd.graph.writing import add_initializer, computed, replace_output
 
 if TYPE_CHECKING:
     from skl2onnx.common._topology import Topology
@@ -58,6 +58,7 @@ def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> 
     _repair_labels(model, estimator)
     _widen_labels(model, estimator, inputs)
     _flatten_labels(model, estimator, inputs)
+    _repair_largest_norms(model, inputs)
     _make_column(model, estimator)
     _name_parameters(model)
     for value, name in zip(model.graph.inputs, inputs, strict=True):
@@ -147,6 +148,24 @@ def _flatten_labels(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[
         model.graph.insert_before(cast, maker(flat))
         cast.replace_input_with(0, flat)
         model.graph.outputs[0].shape = ir.Shape([None])
+
+
+def _repair_largest_norms(model: ir.Model, inputs: Sequence[str]) -> None:
+    """Divide rows by their largest absolute value: the operator of ONNX takes their largest value."""
+    for node in [node for node in model.graph if node.op_type == "Normalizer"]:
+        if attribute(node, "norm", "MAX") != "MAX":
+            continue
+        axis = _add_constant(model, "columns", np.array([1]), inputs)
+        least = _add_constant(model, "least_norm", np.array(np.finfo(np.float32).tiny, np.float32), inputs)
+        least.metadata_props[FROZEN] = "constant of Normalizer"
+        sizes = computed("Abs", [required(node, 0)])
+        largest = computed("ReduceMax", [sizes, axis])
+        # a row of zeros stays
+        norm = computed("Max", [largest, least])
+        scaled = computed("Div", [required(node, 0), norm])
+        model.graph.insert_before(node, [maker(value) for value in (sizes, largest, norm, scaled)])
+        replace_output(node.outputs[0], scaled)
+        model.graph.remove(node, safe=True)
 
 
 def has_several_labels(estimator: BaseEstimator) -> bool:

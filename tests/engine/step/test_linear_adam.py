@@ -312,7 +312,9 @@ def test_losses_of_epochs_made_together_have_their_own_penalties(make, y, monkey
         found.clear()
         model = make(random_state=0, max_iter=300, alpha=0.1)
         monkeypatch.setattr(DescentRule, "n_epochs", property(lambda self: n_epochs))
-        monkeypatch.setattr(DescentRule, "rates", lambda self, count: np.full(self._kind.n_batches * count, 0.05))
+        monkeypatch.setattr(
+            DescentRule, "rates", lambda self, count: np.full(self._kind.n_batches * count, 0.05)
+        )
         monkeypatch.setattr(DescentRule, "after_epochs", lambda self, *more: len(found) * n_epochs >= 12)
         model.fit(table, y)
         return np.concatenate([np.broadcast_to(values, count) for count, values in found])

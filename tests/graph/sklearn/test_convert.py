@@ -32,6 +32,7 @@ from onnxsgd.graph.model import to_ir
 from onnxsgd.graph.reading.head import find_score
 from onnxsgd.graph.reading.trainable import intercept_names, select_trainable
 from onnxsgd.graph.sklearn.convert import convert_estimator, estimator_to_onnx
+from onnxsgd.graph.sklearn.refused_steps import _OBJECTIONS
 
 
 def test_conversion_keeps_predictions(sklearn_case, run):
@@ -288,7 +289,8 @@ def test_a_perceptron_for_counts_predicts_exponentials(run):
     assert model[-1].out_activation_ == "exp"
 
 
-def test_an_invalid_subgraph_of_a_converter_is_an_error_of_the_package():
+def test_an_invalid_subgraph_of_a_converter_is_an_error_of_the_package(monkeypatch):
+    monkeypatch.delitem(_OBJECTIONS, KNNImputer)
     X = np.random.default_rng(0).normal(size=(40, 3))
     model = make_pipeline(KNNImputer(), LogisticRegression()).fit(X, X[:, 0] > 0)
     with pytest.raises(GraphError, match="A subgraph of the model is not valid: .*'B'"):

@@ -1,0 +1,74 @@
+"""Steps that the converters get wrong are refused, with the step to take instead."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import StackingClassifier
+from sklearn.impute import KNNImputer, SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
+from sklearn.svm import LinearSVC
+
+from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.sklearn.convert import convert_estimator
+from onnxsgd.graph.sklearn.refused_steps import _OBJECTIONS
+
+RNG = np.random.default_rng(0)
+CANCER = load_breast_cancer(return_X_y=True)
+LABELS = RNG.integers(0, 2, 60)
+GAPS = np.where(RNG.random((60, 3)) < 0.2, np.nan, RNG.normal(size=(60, 3)))
+CODES = RNG.choice([100_000_001, 100_000_002, 3], (60, 1))
+FEW = RNG.choice(6, (60, 1))
+
+CASES = {
+    "neighbours": (KNNImputer(), GAPS, "has a converter whose graph is not valid: take SimpleImputer"),
+    "indicator": (SimpleImputer(add_indicator=True), GAPS, "columns of add_indicator=True"),
+    "codes": (OrdinalEncoder(), CODES, "has the category 100000001, .* as float32"),
+    "codes and targets": (TargetEncoder(), CODES, "has the category 100000001, .* take OneHotEncoder"),
+    "infrequent": (OrdinalEncoder(max_categories=3), FEW, r"infrequent categories \(max_categories=3"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_refused_in_pipelines(name):
+    step, X, message = CASES[name]
+    pipeline = make_pipeline(step, LogisticRegression()).fit(X, LABELS)
+    with pytest.raises(UnsupportedError, match=f"{type(step).__name__} .*{message}"):
+        convert_estimator(pipeline, X)
+
+
+STACKS = {
+    "labels": ([("a", LogisticRegression())], "predict", "takes 'predict' of its member 'a'"),
+    "scores": (
+        [("a", LogisticRegression()), ("b", LinearSVC())],
+        "auto",
+        "'decision_function' of its member 'b'",
+    ),
+    "after a dropped member": ([("a", "drop"), ("b", LinearSVC())], "auto", "of its member 'b'"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_without_probabilities_are_refused(name):
+    members, method, message = STACKS[name]
+    X, y = CANCER
+    stack = StackingClassifier(members, stack_method=method, cv=2).fit(X[:, :4], y)
+    with pytest.raises(UnsupportedError, match=f"StackingClassifier .*{message}"):
+        convert_estimator(stack, X[:, :4])
+
+
+def test_steps_that_are_converted_are_not_refused():
+    """Without a missing value there is no indicator; integers below 2**24 are exact."""
+    X = np.where(np.isnan(GAPS), 0.0, GAPS)
+    convert_estimator(
+        make_pipeline(SimpleImputer(add_indicator=True), LogisticRegression()).fit(X, LABELS), X
+    )
+    X = np.where(CODES > 3, 2**24, CODES)
+    convert_estimator(make_pipeline(OrdinalEncoder(), LogisticRegression()).fit(X, LABELS), X)
+
+
+def test_every_objection_has_a_case():
+    assert set(_OBJECTIONS) == {type(step) for step, _, _ in CASES.values()} | {StackingClassifier}
