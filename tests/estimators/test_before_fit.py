@@ -9,6 +9,7 @@ import onnx
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_multilabel_classification
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import NotFittedError
@@ -17,7 +18,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -312,3 +313,34 @@ def test_coefficients_of_classifiers_of_two_classes_without_probabilities(fitted
     np.testing.assert_allclose(
         model.decision_function(X), X @ model.coef_[0] + model.intercept_[0], rtol=1e-4, atol=1e-4
     )
+
+
+FRAME = pd.DataFrame(X, columns=["age", "income", "size", "flag"])
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit", "batches"])
+@pytest.mark.parametrize(
+    "names", [["income", "age", "size", "flag"], ["a", "b", "c", "d"]], ids=["order", "names"]
+)
+def test_frames_with_other_columns_than_the_models_are_refused(method, names):
+    """As in scikit-learn's predict: coefficients would meet other columns."""
+    model = make_pipeline(StandardScaler(), Ridge()).fit(FRAME, SCORE)
+    other = FRAME[names] if set(names) == set(FRAME) else FRAME.set_axis(names, axis=1)
+    learner = OnnxSGDRegressor(model)
+    arguments = ([(other, SCORE)],) if method == "batches" else (other, SCORE)
+    with pytest.raises(ValueError, match="The feature names should match those that were passed during fit"):
+        getattr(learner, "fit" if method == "batches" else method)(*arguments)
+    learner.partial_fit(FRAME, SCORE)
+    # a model that is fitted inside takes any, and arrays have no names
+    OnnxSGDRegressor(clone(model)).partial_fit(other, SCORE)
+    OnnxSGDRegressor(model).partial_fit(X, SCORE)
+
+
+def test_frames_with_texts_are_read_by_name():
+    mixed = FRAME.assign(town=np.where(SCORE > 0, "Aach", "Bonn"))
+    columns = make_column_transformer((OneHotEncoder(), ["town"]), remainder="passthrough")
+    model = make_pipeline(columns, Ridge()).fit(mixed, SCORE)
+    found = OnnxSGDRegressor(model, learning_rate="constant", eta0=1e-9, max_iter=1, tol=None)
+    turned = mixed[mixed.columns[::-1]]
+    predictions = found.fit(turned, SCORE).predict(turned)
+    np.testing.assert_allclose(predictions, model.predict(mixed), rtol=1e-4, atol=1e-5)

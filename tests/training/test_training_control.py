@@ -11,9 +11,10 @@ import pytest
 import sklearn
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LinearRegression, SGDClassifier, SGDRegressor
+from sklearn.linear_model import LinearRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import ShuffleSplit
+from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -410,3 +411,46 @@ def test_targets_of_another_width_are_refused_once(first, second, diabetes):
             call(X, table(second))
     with pytest.raises(ParameterError, match="validation data"):
         regressor().fit(X, table(first), X_val=X, y_val=table(second))
+
+
+@pytest.mark.parametrize("seed", [0, None, np.random.RandomState(3)], ids=str)
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("kind", ["regression", "labels"])
+def test_a_model_inside_is_fitted_without_the_rows_held_out(kind, is_weighted, seed, monkeypatch, diabetes):
+    """It would know the targets of the rows that judge it."""
+    X, y = diabetes
+    make, inner = (OnnxSGDRegressor, Ridge) if kind == "regression" else (OnnxSGDClassifier, SGDClassifier)
+    y = y if kind == "regression" else np.where(y > y.mean(), "high", "low")
+    seen, fit = [], inner.fit
+    monkeypatch.setattr(
+        inner, "fit", lambda self, X, *more, **named: seen.append(X) or fit(self, X, *more, **named)
+    )
+    weight = np.arange(len(X)) % 3.0 if is_weighted else None
+    kept, hold_out = [], make._hold_out
+    monkeypatch.setattr(
+        make, "_hold_out", lambda self, samples: kept.append(hold_out(self, samples)) or kept[0]
+    )
+    found = make(inner(), early_stopping=True, validation_fraction=0.25, max_iter=3, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.fit(X, y, weight)
+    training, (validation,) = kept[0]
+    n_counted = len(X) if weight is None else np.count_nonzero(weight)
+    assert len(validation.target) == np.ceil(n_counted / 4)
+    np.testing.assert_array_equal(seen[0].astype(np.float32), training.features["X"])
+    # with validation data all rows count
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.fit(X, y, weight, X_val=X, y_val=y)
+    assert len(seen[1]) == n_counted
+
+
+def test_noise_is_not_learned_by_heart_before_it_is_judged():
+    """The network inside has weights enough to fit all rows."""
+    rng = np.random.RandomState(0)
+    X, y = rng.normal(size=(200, 5)), rng.normal(size=200)
+    network = MLPRegressor(hidden_layer_sizes=(100,), solver="lbfgs", max_iter=1000, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = OnnxSGDRegressor(network, early_stopping=True, random_state=0).fit(X, y)
+    assert max(found.validation_scores_) < 0.3
