@@ -74,6 +74,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR
+from sklearn.tree import DecisionTreeClassifier
 
 __all__ = ["CASES", "SklearnCase"]
 
@@ -407,6 +408,23 @@ _PIPELINES = [
         "RFE of a classifier", lambda: RFE(LogisticRegression()), "cancer", "sigmoid", _inner("estimator_")
     ),
     SklearnCase(
+        "Voting with a tree",
+        lambda: VotingClassifier(
+            [("a", LogisticRegression()), ("b", DecisionTreeClassifier(max_depth=2, random_state=0))],
+            voting="soft",
+        ),
+        "iris",
+        "log",
+        lambda voting: _linear(voting.estimators_[0]),
+    ),
+    SklearnCase(
+        "SelectKBest, first column",
+        lambda: make_pipeline(SelectKBest(_first, k=1), LogisticRegression()),
+        "iris",
+        "softmax",
+        _last(),
+    ),
+    SklearnCase(
         "Voting with LDA",
         lambda: VotingClassifier(
             [("a", LogisticRegression()), ("b", LinearDiscriminantAnalysis())], voting="soft"
@@ -423,6 +441,11 @@ _PIPELINES = [
         _last(_layers),
     ),
 ]
+
+
+def _first(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return scores of columns of which the first has the highest."""
+    return -np.arange(X.shape[1], dtype=np.float64)
 
 
 def _numbers() -> ColumnTransformer:

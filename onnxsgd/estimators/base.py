@@ -219,7 +219,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
                 validation = self._read_validation(X_val, y_val)
             initial = self._state.weights() if resuming else self._first_weights()
             self._set_before = {}
-            self._state = fresh_state(initial, recipe.schedule.initial, self.random_state)
+            seed = self.random_state if generator is None else 0
+            self._state = fresh_state(initial, recipe.schedule.initial, seed)
             if generator is not None:
                 self._state.random_state = generator
             kept_state = kept_state.of_fit(initial)

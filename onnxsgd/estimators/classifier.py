@@ -769,6 +769,15 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         counts = counted_labels(target, self._ignored)
         return np.asarray(counts.reshape(len(counts), -1).any(axis=1))
 
+    def _with_all_classes(self, rows: np.ndarray, all_rows: np.ndarray, y: ArrayLike) -> np.ndarray:
+        """Add the first row of each class whose rows are all held out."""
+        labels = np.asarray(y)
+        if labels.ndim != 1:
+            return rows
+        classes, first = np.unique(labels[all_rows], return_index=True)
+        missing = ~np.isin(classes, labels[rows])
+        return np.sort(np.concatenate([rows, all_rows[first[missing]]])) if missing.any() else rows
+
     def _inner_target(self, y: ArrayLike, target: np.ndarray) -> ArrayLike:
         if not self._takes_soft_labels:
             return y

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from scipy import sparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
@@ -50,7 +51,7 @@ def fitted(
     if is_fitted(model):
         return model
     if rows is not None:
-        X, y = _safe_indexing(X, rows), _safe_indexing(y, rows)
+        X, y = _rows_of(X, rows), _safe_indexing(y, rows)
         sample_weight = None if sample_weight is None else sample_weight[rows]
     return _fit(clone(model), X, y, sample_weight, owner)
 
@@ -84,6 +85,11 @@ def is_fitted(model: BaseEstimator) -> bool:
     return True
 
 
+def _rows_of(X: Any, rows: np.ndarray) -> Any:
+    """Return some rows of data; some forms of sparse matrices have no rows."""
+    return _safe_indexing(X.tocsr() if sparse.issparse(X) else X, rows)
+
+
 def _fit(
     model: BaseEstimator, X: object, y: ArrayLike, weight: np.ndarray | None, owner: BaseEstimator
 ) -> Any:
@@ -91,7 +97,7 @@ def _fit(
         return model.fit(X, y)
     kept = np.flatnonzero(weight)
     if len(kept) < len(weight):
-        X, y, weight = _safe_indexing(X, kept), _safe_indexing(y, kept), weight[kept]
+        X, y, weight = _rows_of(X, kept), _safe_indexing(y, kept), weight[kept]
     if get_config()["enable_metadata_routing"]:
         return model.fit(X, y, **process_routing(owner, "fit", sample_weight=weight).model.fit)
     prefix, last = "", model

@@ -14,6 +14,7 @@ from onnxsgd._library_errors import reason, run_error
 from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import EngineError, UnsupportedError
 from onnxsgd.graph.sklearn.convert import input_columns
+from onnxsgd.graph.sklearn.prepare import prepare
 from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int])
     from skl2onnx.common.data_types import StringTensorType
 
     types = input_columns(sample) if column_names(sample) is not None else None
+    transformer = prepare(transformer, by_position=False)
     try:
         with warnings.catch_warnings():
             # the converters warn about patterns that they replace; features are compared after

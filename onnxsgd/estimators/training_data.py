@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
+from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping, with_numbers
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
 from onnxsgd.data.refusals import check_lengths
@@ -128,7 +128,8 @@ class TrainingDataReader(TrainedModel):
                 rows = None
                 if held_out_by is not None:
                     counting = np.flatnonzero(weight)
-                    rows = counting[np.sort(self._split_rows(target[counting], held_out_by)[0])]
+                    kept = np.sort(self._split_rows(target[counting], held_out_by)[0])
+                    rows = self._with_all_classes(counting[kept], counting, self._inner_target(y, target))
                 with stage("inner fit"):
                     source = fitted(
                         source, data, self._inner_target(y, target), None if plain else weight, self, rows
@@ -186,6 +187,10 @@ class TrainingDataReader(TrainedModel):
     def _counted(self, target: np.ndarray) -> np.ndarray | None:
         """Tell of each sample whether anything of its target counts; None if all do."""
         return None
+
+    def _with_all_classes(self, rows: np.ndarray, all_rows: np.ndarray, y: ArrayLike) -> np.ndarray:
+        """Return the rows for the fit of a model inside, which must know each class."""
+        return rows
 
     def _inner_target(self, y: ArrayLike, target: np.ndarray) -> ArrayLike:
         """Return the target of the first fit of a model inside."""
@@ -371,9 +376,14 @@ def _check_names(model: Any, X: object) -> None:
 
     Columns of other frames are found by their names.
     """
-    if not hasattr(model, "feature_names_in_") or is_mapping(X) or column_names(X) is None:
+    if not hasattr(model, "feature_names_in_") or is_mapping(X):
         return
-    if is_fitted(model) and NUMBERS.issuperset(column_kinds(X).values()):
+    if column_names(X) is None:
+        # a table of pyarrow has names for scikit-learn alone
+        are_numbers = hasattr(X, "column_names")
+    else:
+        are_numbers = NUMBERS.issuperset(column_kinds(with_numbers(X)).values())
+    if are_numbers and is_fitted(model):
         validate_data(model, X, reset=False, skip_check_array=True)
 
 

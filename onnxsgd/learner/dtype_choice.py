@@ -18,7 +18,7 @@ from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.generators import seeded
 from onnxsgd.data.masks import is_any
-from onnxsgd.exceptions import EngineError, GraphError, UnsupportedError
+from onnxsgd.exceptions import EngineError, GraphError, ParameterError, UnsupportedError
 from onnxsgd.graph.sklearn.categories import has_large_categories
 from onnxsgd.learner.build import ModelOptions, TrainingData, make_learner
 from onnxsgd.learner.learner import Learner
@@ -122,6 +122,8 @@ def prepare_learner(
     ------
     GraphError
         If the graph does not fit the data.
+    ParameterError
+        If the `dtype` is "float32", and an encoder has categories that it does not hold.
     UnsupportedError
         If the `dtype` is "float64", and the runtime cannot run the model in it.
 
@@ -140,6 +142,11 @@ def prepare_learner(
         features = learner.read(X, checked)
         return Prepared(learner, features, shape_of_scores(learner, features, n_threads), n_threads)
 
+    if options.dtype == "float32" and has_large_categories(source):
+        raise ParameterError(
+            "dtype='float32' is not accepted for this model: its OneHotEncoder has integers above 2**24 as "
+            "categories, which float32 merges. Leave it None."
+        )
     if options.dtype == "float64":
         decided("precision", "float64: named")
         return _as_named(prepare)

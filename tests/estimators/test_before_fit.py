@@ -330,6 +330,8 @@ def test_frames_with_other_columns_than_the_models_are_refused(method, names):
     arguments = ([(other, SCORE)],) if method == "batches" else (other, SCORE)
     with pytest.raises(ValueError, match="The feature names should match those that were passed during fit"):
         getattr(learner, "fit" if method == "batches" else method)(*arguments)
+    with pytest.raises(ValueError, match="The feature names should match"):
+        learner.fit(other.astype(object), SCORE)
     learner.partial_fit(FRAME, SCORE)
     # a model that is fitted inside takes any, and arrays have no names
     OnnxSGDRegressor(clone(model)).partial_fit(other, SCORE)

@@ -9,9 +9,10 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
+from scipy import sparse
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LinearRegression, Ridge, SGDClassifier, SGDRegressor
+from sklearn.linear_model import LinearRegression, Perceptron, Ridge, SGDClassifier, SGDRegressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import ShuffleSplit
 from sklearn.neural_network import MLPRegressor
@@ -20,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, schedules
 from onnxsgd.exceptions import ParameterError
+from onnxsgd.losses import CrossEntropy
 
 
 def regressor(**more):
@@ -454,3 +456,44 @@ def test_noise_is_not_learned_by_heart_before_it_is_judged():
         warnings.simplefilter("ignore")
         found = OnnxSGDRegressor(network, early_stopping=True, random_state=0).fit(X, y)
     assert max(found.validation_scores_) < 0.3
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "dia", "bsr", "lil"])
+def test_rows_of_sparse_data_are_held_out_in_any_form(form):
+    X = sparse.random(90, 4, density=0.5, format=form, random_state=0)
+    y = (np.asarray(X.sum(axis=1)).ravel() > 1).astype(int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = OnnxSGDClassifier(Perceptron(), early_stopping=True, random_state=0).fit(
+            X, y, np.arange(90) % 3
+        )
+    assert found.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_model_inside_knows_classes_whose_rows_are_held_out(seed):
+    X = np.random.RandomState(0).normal(size=(60, 2))
+    y = np.where(X[:, 0] > 0, 1, 0)
+    y[:2] = 7
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = OnnxSGDClassifier(
+            SGDClassifier(), early_stopping=True, validation_fraction=0.9, random_state=seed
+        ).fit(X, y)
+        assert found.classes_.tolist() == [0, 1, 7]
+        shares = np.eye(3)[np.r_[2, np.arange(59) % 2]]
+        learner = OnnxSGDClassifier(
+            SGDClassifier(), loss=CrossEntropy(soft=True), early_stopping=True, validation_fraction=0.9,
+            random_state=seed,
+        )  # fmt: skip
+        assert len(learner.fit(X, shares).classes_) == 3
+
+
+def test_a_generator_loses_as_many_draws_whether_rows_are_held_out_or_not():
+    X = np.random.RandomState(0).normal(size=(60, 2))
+    generators = [np.random.RandomState(3), np.random.RandomState(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for generator, stops in zip(generators, [True, False], strict=True):
+            OnnxSGDRegressor(Ridge(), early_stopping=stops, random_state=generator).fit(X, X[:, 0])
+    assert generators[0].randint(1000) == generators[1].randint(1000)

@@ -57,7 +57,12 @@ class ScoredGraph:
 
 
 def find_score(
-    model: ir.Model, task: str, output: str | int | None = None, link: str = "identity"
+    model: ir.Model,
+    task: str,
+    output: str | int | None = None,
+    link: str = "identity",
+    *,
+    are_probabilities: bool = False,
 ) -> ScoredGraph:
     """Find the raw prediction of a graph.
 
@@ -82,6 +87,8 @@ def find_score(
         The tensor of predictions: a name, or the number of an output.
     link : {"identity", "log", "normal", "sorted"}
         The link of the loss of a regression.
+    are_probabilities : bool
+        Whether the real output of a classification is known to hold probabilities.
 
     Raises
     ------
@@ -107,7 +114,7 @@ def find_score(
             return ScoredGraph(lowered, str(value.name), "identity")
         return ScoredGraph(lowered, str(first(exponential).name), "exp")
     found = read_link(value)
-    score, kind = noted or _make_score(graph, value, found)
+    score, kind = noted or _make_score(graph, value, found, are_probabilities)
     if score.producer() is None:
         raise NotTrainableError(f"Output {value.name!r} is the input {score.name!r}: nothing to train.")
     label = next((out for out in graph.outputs if not is_real(out)), None)
@@ -178,12 +185,14 @@ def _names(graph: ir.Graph) -> str:
     return ", ".join(f"{value.name!r} of {value.type}" for value in graph.outputs)
 
 
-def _make_score(graph: ir.Graph, value: ir.Value, link: Link | None) -> tuple[ir.Value, str]:
+def _make_score(
+    graph: ir.Graph, value: ir.Value, link: Link | None, are_probabilities: bool
+) -> tuple[ir.Value, str]:
     """Return the score behind `value` and its link; add nodes to `graph` if it has no such tensor."""
     if link is None:
         if (rearranged := _rearranged_sigmoids(graph, value)) is not None:
             return rearranged, "sigmoid"
-        if not holds_probabilities(value):
+        if not (are_probabilities or holds_probabilities(value)):
             return value, "identity"
         tiny = float(np.finfo((value.dtype or ir.DataType.FLOAT).numpy()).tiny)
         return extend(graph, _NAME, lambda w: w.op.Log(w.op.Clip(value, tiny, 1.0))), "log"

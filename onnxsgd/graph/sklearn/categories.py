@@ -21,15 +21,19 @@ def has_large_categories(value: object) -> bool:
     return isinstance(value, list | tuple) and any(has_large_categories(entry) for entry in value)
 
 
-def large_category(encoder: OneHotEncoder | OrdinalEncoder | TargetEncoder) -> float | None:
-    """Return an integer among the categories that float32 does not hold; None: there is none."""
+def large_category(
+    encoder: OneHotEncoder | OrdinalEncoder | TargetEncoder, dtype: type[np.floating] = np.float32
+) -> int | None:
+    """Return an integer among the categories that a type does not hold; None: there is none."""
+    exact = 2 ** (np.finfo(dtype).nmant + 1)
     for categories in getattr(encoder, "categories_", ()):
         if categories.dtype.kind not in "iuf":
             continue
         numbers = categories[np.isfinite(categories)]
-        with np.errstate(over="ignore"):
-            is_lost = (numbers == np.round(numbers)) & (numbers.astype(np.float32) != numbers)
-        if is_lost.any():
-            number: float = numbers[is_lost][0].item()
-            return number
+        # numpy compares integers with float32 as float64
+        for number in numbers[np.abs(numbers.astype(np.float64)) >= exact].tolist():
+            with np.errstate(over="ignore"):
+                held = float(dtype(number))
+            if number == int(number) and held != number:
+                return int(number)
     return None

@@ -21,7 +21,13 @@ from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique
 from onnxsgd.graph.reading.head import ScoredGraph, find_score
 from onnxsgd.graph.sklearn.operator_checks import check_operators_once
 from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_polynomial_shape
-from onnxsgd.graph.sklearn.prepare import final_estimator, prepare, selections, split_target_transformer
+from onnxsgd.graph.sklearn.prepare import (
+    final_estimator,
+    gives_probabilities,
+    prepare,
+    selections,
+    split_target_transformer,
+)
 from onnxsgd.graph.sklearn.repair import freeze_transformers, has_several_labels, repair
 
 __all__ = ["convert_estimator", "estimator_to_onnx", "input_columns", "registered_converters"]
@@ -67,7 +73,9 @@ def convert_estimator(
     """
     if task is None:
         task = "classification" if is_classifier(estimator) else "regression"
-    scored = find_score(to_ir(estimator_to_onnx(estimator, X)), task, output, link)
+    has_probabilities = output is None and is_classifier(estimator) and hasattr(estimator, "predict_proba")
+    model = to_ir(estimator_to_onnx(estimator, X))
+    scored = find_score(model, task, output, link, are_probabilities=has_probabilities)
     classes = getattr(estimator, "classes_", None) if is_classifier(estimator) else None
     return scored if classes is None else replace(scored, classes=np.asarray(classes))
 
@@ -145,7 +153,7 @@ _REFUSED: list[tuple[tuple[str, ...], Callable[[Any], bool], str]] = [
     (("OneVsOneClassifier",), lambda e: True, _PAIRS),
     (
         _SVC,
-        lambda e: e.probability is True,
+        gives_probabilities,
         "with probability=True is no function of its scores: take probability=False",
     ),
     (

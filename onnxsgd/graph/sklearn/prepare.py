@@ -25,9 +25,11 @@ from sklearn.svm import SVC, SVR, NuSVC, NuSVR
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.sklearn.refused_steps import refuse_step
+from onnxsgd.graph.sklearn.refused_steps import refuse_members, refuse_step
 
-__all__ = ["final_estimator", "prepare", "selections", "split_target_transformer"]
+__all__ = [
+    "final_estimator", "gives_probabilities", "prepare", "selections", "split_target_transformer",
+]  # fmt: skip
 
 
 def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
@@ -87,6 +89,11 @@ def final_estimator(estimator: BaseEstimator) -> Any:
     return estimator
 
 
+def gives_probabilities(machine: SVC | NuSVC) -> bool:
+    """Tell whether a support vector machine has the probabilities of its own calibration."""
+    return isinstance(machine.probability, bool | np.bool_) and bool(machine.probability)
+
+
 def selections(estimator: BaseEstimator) -> list[RFE]:
     """Return the recursive feature eliminations among the steps of a Pipeline, in a Pipeline as well."""
     if isinstance(estimator, Pipeline):
@@ -102,6 +109,7 @@ def _rebuild(value: object, by_position: bool) -> Any:
         return _rebuild(value.best_estimator_, by_position)
     is_calibrated = type(value).__name__ == "_CalibratedClassifier"
     if is_calibrated or isinstance(value, BaseEstimator):
+        refuse_members(value)
         for name, entry in vars(value).items():
             setattr(value, name, _rebuild(entry, by_position))
         if is_calibrated:
@@ -174,7 +182,7 @@ def _as_linear(machine: Any, by_position: bool) -> Any:
     coef = machine.coef_
     coef = np.asarray(coef.todense() if sparse.issparse(coef) else coef)
     if isinstance(machine, SVC | NuSVC):
-        if len(machine.classes_) > 2 or machine.probability is True:
+        if len(machine.classes_) > 2 or gives_probabilities(machine):
             return machine
         return _linear("hinge", coef, machine.intercept_, machine.classes_)
     linear = LinearRegression()

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from sklearn.ensemble import StackingClassifier
+from sklearn.feature_selection import RFE
 from sklearn.impute import KNNImputer, SimpleImputer
-from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.sklearn.categories import large_category
 
-__all__ = ["refuse_step"]
+__all__ = ["refuse_members", "refuse_step"]
 
 
 def refuse_step(step: object) -> None:
@@ -43,6 +46,15 @@ def _of_categories(encoder: OrdinalEncoder | TargetEncoder) -> str | None:
     return None
 
 
+def _of_indicators(encoder: OneHotEncoder) -> str | None:
+    if (category := large_category(encoder, np.float64)) is None:
+        return None
+    return (
+        f"has the category {category}, and float64 holds integers up to 2**53: fit it on texts, as of "
+        "astype(str)"
+    )
+
+
 def _of_indicator(imputer: SimpleImputer) -> str | None:
     if imputer.indicator_ is None or not len(imputer.indicator_.features_):
         return None
@@ -65,9 +77,38 @@ def _of_scores(stack: StackingClassifier) -> str | None:
     return None
 
 
+#: Attributes with the fitted members of an ensemble.
+_MEMBERS = ("estimators_", "final_estimator_", "regressor_", "estimator")
+
+
+def refuse_members(ensemble: object) -> None:
+    """Refuse recursive feature eliminations among the members of an ensemble: the selection is converted.
+
+    Raises
+    ------
+    UnsupportedError
+        It names the ensemble and the member.
+    """
+    if isinstance(ensemble, Pipeline | RFE):
+        return
+    for name in _MEMBERS:
+        found = vars(ensemble).get(name)
+        found = found.ravel().tolist() if isinstance(found, np.ndarray) else found
+        for member in found if isinstance(found, list) else (found,):
+            last = member
+            while isinstance(last, Pipeline):
+                last = last.steps[-1][1]
+            if isinstance(last, RFE) and hasattr(last, "estimator_"):
+                raise UnsupportedError(
+                    f"{type(ensemble).__name__} has {type(last).__name__} as a member, of which only the "
+                    "selection has a converter: take a pipeline of SelectFromModel and the estimator."
+                )
+
+
 #: The functions that return the objection to a step, if there is one.
 _OBJECTIONS: dict[type, Callable[[Any], str | None]] = {
     KNNImputer: _of_neighbours,
+    OneHotEncoder: _of_indicators,
     OrdinalEncoder: _of_categories,
     SimpleImputer: _of_indicator,
     StackingClassifier: _of_scores,

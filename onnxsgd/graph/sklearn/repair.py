@@ -59,6 +59,7 @@ def repair(model: ir.Model, estimator: BaseEstimator, inputs: Sequence[str]) -> 
     _widen_labels(model, estimator, inputs)
     _flatten_labels(model, estimator, inputs)
     _repair_largest_norms(model, inputs)
+    _repair_selections(model, inputs)
     _make_column(model, estimator)
     _name_parameters(model)
     for value, name in zip(model.graph.inputs, inputs, strict=True):
@@ -165,6 +166,29 @@ def _repair_largest_norms(model: ir.Model, inputs: Sequence[str]) -> None:
         scaled = computed("Div", [required(node, 0), norm])
         model.graph.insert_before(node, [maker(value) for value in (sizes, largest, norm, scaled)])
         replace_output(node.outputs[0], scaled)
+        model.graph.remove(node, safe=True)
+
+
+#: Operators that compute shapes.
+_OF_SHAPES = ("Add", "Cast", "Concat", "Gather", "Mul", "Reshape", "Shape", "Slice", "Squeeze", "Unsqueeze")
+
+
+def _repair_selections(model: ir.Model, inputs: Sequence[str]) -> None:
+    """Select the first column where that is the only one.
+
+    skl2onnx 1.20 writes an operator that takes the table for a shape; this can go when that is mended.
+    """
+    for node in [node for node in model.graph if node.op_type == "ConstantOfShape"]:
+        table = required(node, 0)
+        source = table.producer()
+        is_shape = source is not None and source.op_type in _OF_SHAPES
+        if table.const_value is not None or table.dtype == ir.DataType.INT64 or is_shape:
+            continue
+        column = computed(
+            "Gather", [table, _add_constant(model, "column", np.array([0]), inputs)], {"axis": 1}
+        )
+        model.graph.insert_before(node, maker(column))
+        replace_output(node.outputs[0], column)
         model.graph.remove(node, safe=True)
 
 

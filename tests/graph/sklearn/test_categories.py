@@ -5,9 +5,10 @@ import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import OneHotEncoder
 
 from onnxsgd import OnnxSGDRegressor
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.sklearn.categories import has_large_categories
 
 CODES = np.random.default_rng(0).choice([100_000_001, 100_000_002, 123_456_789], (90, 1))
@@ -24,14 +25,26 @@ def test_categories_beyond_the_integers_of_float32_are_kept():
     assert OnnxSGDRegressor(model, random_state=0).fit(CODES, Y).score(CODES, Y) > 0.999
 
 
+def test_a_named_type_that_merges_categories_is_refused():
+    model = make_pipeline(OneHotEncoder(), Ridge()).fit(CODES, Y)
+    with pytest.raises(ParameterError, match="dtype='float32' is not accepted .* integers above"):
+        OnnxSGDRegressor(model, dtype="float32").fit(CODES, Y)
+
+
 @pytest.mark.parametrize(
     ("numbers", "expected"),
-    [([1, 2, 3], False), ([2**24, 2**24 + 2], False), ([2**24 + 1, 3], True), ([0.1, 0.7], False)],
+    [
+        ([2**60 + 1, 2**60 + 2], True),
+        ([1, 2, 3], False),
+        ([2**24, 2**24 + 2], False),
+        ([2**24 + 1, 3], True),
+        ([0.1, 0.7], False),
+    ],
 )
 def test_only_integers_that_change_count(numbers, expected):
     X = np.array(numbers)[:, None]
     inner = make_column_transformer((OneHotEncoder(), [0]))
-    model = make_pipeline(StandardScaler(with_mean=False, with_std=False), inner, Ridge())
+    model = make_pipeline(inner, Ridge())
     assert has_large_categories(model.fit(X, X[:, 0])) is expected
 
 

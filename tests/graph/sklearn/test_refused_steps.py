@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer
-from sklearn.ensemble import StackingClassifier
+from sklearn.ensemble import BaggingRegressor, StackingClassifier, StackingRegressor, VotingRegressor
+from sklearn.feature_selection import RFE, RFECV
 from sklearn.impute import KNNImputer, SimpleImputer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler, TargetEncoder
 from sklearn.svm import LinearSVC
 
 from onnxsgd.exceptions import UnsupportedError
@@ -26,6 +29,7 @@ CASES = {
     "indicator": (SimpleImputer(add_indicator=True), GAPS, "columns of add_indicator=True"),
     "codes": (OrdinalEncoder(), CODES, "has the category 100000001, .* as float32"),
     "codes and targets": (TargetEncoder(), CODES, "has the category 100000001, .* take OneHotEncoder"),
+    "larger codes": (OneHotEncoder(), 2**60 + CODES % 7, "float64 holds integers up to 2\\*\\*53"),
     "infrequent": (OrdinalEncoder(max_categories=3), FEW, r"infrequent categories \(max_categories=3"),
 }
 
@@ -58,6 +62,30 @@ def test_stacks_without_probabilities_are_refused(name):
     stack = StackingClassifier(members, stack_method=method, cv=2).fit(X[:, :4], y)
     with pytest.raises(UnsupportedError, match=f"StackingClassifier .*{message}"):
         convert_estimator(stack, X[:, :4])
+
+
+ENSEMBLES = {
+    "vote": VotingRegressor([("a", RFE(Ridge(), n_features_to_select=1)), ("b", Ridge())]),
+    "pipeline in a stack": StackingRegressor([("a", make_pipeline(StandardScaler(), RFECV(Ridge())))]),
+    "target": TransformedTargetRegressor(RFE(Ridge())),
+    "bag": BaggingRegressor(RFE(Ridge()), 2),
+}
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_eliminations_are_refused_as_members(name):
+    """The selection alone has a converter: of one column it would be the prediction."""
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    ensemble = ENSEMBLES[name].fit(X, X[:, 0] - X[:, 1])
+    with pytest.raises(UnsupportedError, match=f"{type(ensemble).__name__} has RFE(CV)? as a member"):
+        convert_estimator(ensemble, X)
+
+
+def test_calibrated_eliminations_are_refused():
+    X, y = CANCER
+    model = CalibratedClassifierCV(RFE(LogisticRegression()), cv=2).fit(X[:, :4] / 100, y)
+    with pytest.raises(UnsupportedError, match="has RFE as a member"):
+        convert_estimator(model, X[:, :4])
 
 
 def test_steps_that_are_converted_are_not_refused():
