@@ -52,7 +52,7 @@ def test_workers_of_joblib_get_the_numbers_of_the_sequence():
 
 
 @needs_fork
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_kinds_of_workers_get_the_numbers_of_the_sequence():
     found = run()
     assert found.count("the numbers of the sequence") + found.count("is not installed") == 12

@@ -236,7 +236,7 @@ def _logistic(y_true, raw_prediction):
     return np.logaddexp(0, -product), -y_true / (1 + np.exp(product))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fits_that_are_killed_end_as_others(tmp_path):
     script = Path(__file__).parents[1] / "hostile" / "killed_fits.py"
     done = subprocess.run(

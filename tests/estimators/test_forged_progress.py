@@ -141,7 +141,7 @@ def resume(checkpoint, progress):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::RuntimeWarning")
-@pytest.mark.parametrize("share", [40, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [40, pytest.param(1, marks=pytest.mark.long)])
 def test_each_forged_entry_is_refused_in_a_sentence_or_does_no_harm(checkpoint, share):
     """They were a KeyError, a TypeError or an IndexError of the fit that continued, or numpy's ValueError."""
     *_, content, tensors = checkpoint
