@@ -69,7 +69,7 @@ def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int])
     from skl2onnx.common.data_types import StringTensorType
 
     types = input_columns(sample) if column_names(sample) is not None else None
-    transformer = prepare(transformer, by_position=False)
+    transformer = prepare(transformer, by_position=False, predicts=False)
     try:
         with warnings.catch_warnings():
             # the converters warn about patterns that they replace; features are compared after

@@ -17,13 +17,13 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
-from sklearn.feature_selection import SelectFromModel
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
-from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, StandardScaler
 from sklearn.utils import get_tags
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, load
@@ -387,6 +387,36 @@ def test_the_whole_pipeline_goes_to_onnx(vectorizer, dtype):
     np.testing.assert_allclose(probability, model.predict_proba(TEXTS), rtol=0, atol=1e-6)
     again = pickle.loads(pickle.dumps(model)).to_onnx()
     np.testing.assert_array_equal(run(again, {"X": texts})[0], label)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ("numbers", StandardScaler(), [False, True, True]),
+        ("numbers", StandardScaler(), [-1, -2]),
+        ("bins", KBinsDiscretizer(3, strategy="uniform"), ["n"]),
+        ("parts", FeatureUnion([("a", "drop"), ("b", StandardScaler())]), ["n"]),
+    ],
+    ids=["mask", "negative", "bins", "dropped"],
+)
+def test_steps_beside_texts_go_to_onnx(step):
+    """They are adapted to the converters there too."""
+    columns = ColumnTransformer([("text", TfidfVectorizer(), "text"), step])
+    model = classifier(make_pipeline(columns, LogisticRegression())).fit(FRAME, LABEL)
+    inputs = {"text": FRAME[["text"]].to_numpy(object)} | {
+        name: FRAME[[name]].to_numpy(np.float32) for name in ("n", "k")
+    }
+    proto = model.to_onnx()
+    feeds = {value.name: inputs[value.name] for value in proto.graph.input}
+    np.testing.assert_allclose(run(proto, feeds)[1], model.predict_proba(FRAME), rtol=0, atol=1e-6)
+
+
+def test_an_elimination_after_texts_is_a_selection():
+    parts = make_pipeline(TfidfVectorizer(), RFE(LogisticRegression(), n_features_to_select=4))
+    model = classifier(make_pipeline(parts, LogisticRegression())).fit(TEXTS, LABEL)
+    texts = np.array(TEXTS, dtype=object).reshape(-1, 1)
+    found = run(model.to_onnx(), {"X": texts})[1]
+    np.testing.assert_allclose(found, model.predict_proba(TEXTS), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

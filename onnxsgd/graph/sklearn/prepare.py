@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
+def prepare(estimator: BaseEstimator, *, by_position: bool, predicts: bool = True) -> Any:
     """Return a copy of a fitted estimator in a form that the converters take.
 
     Parameters
@@ -42,8 +42,11 @@ def prepare(estimator: BaseEstimator, *, by_position: bool) -> Any:
     by_position : bool
         Select the columns of a ColumnTransformer by position instead of by name, for a graph with all
         features in one input.
+    predicts : bool
+        Whether it predicts; False: it transforms, and a recursive feature elimination is a selection.
     """
-    return _with_selected(_rebuild(copy.deepcopy(estimator), by_position))
+    rebuilt = _rebuild(copy.deepcopy(estimator), by_position)
+    return _with_selected(rebuilt) if predicts else rebuilt
 
 
 def _with_selected(estimator: Any) -> Any:
