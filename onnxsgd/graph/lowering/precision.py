@@ -153,7 +153,11 @@ def _parts(value: object, seen: set[int]) -> Iterable[Any]:
     if not hasattr(value, "__dict__") or isinstance(value, type) or id(value) in seen:
         return ()
     seen.add(id(value))
-    return vars(value).values()
+    parts = list(vars(value).values())
+    if getattr(value, "kernel", None) == "linear" and hasattr(value, "coef_"):
+        # a property of support vector machines
+        parts.append(value.coef_)
+    return parts
 
 
 def _impute(w: Writer, node: ir.Node) -> ir.Value | None:

@@ -20,7 +20,15 @@ from onnxsgd.graph.model import to_ir, to_proto
 from onnxsgd.graph.sklearn.convert import convert_estimator
 
 #: Estimators with constants computed by converters, or with two that are equal in float32.
-ROUNDED = ("SVC", "SVR", "OneVsRest(SVC)", "String labels", "PowerTransformer", "TruncatedSVD")
+ROUNDED = (
+    "SVC",
+    "SVR",
+    "OneVsRest(SVC)",
+    "String labels",
+    "PowerTransformer",
+    "TruncatedSVD",
+    "Voting with a tree",
+)
 
 
 def widened(estimator, X):
