@@ -34,7 +34,7 @@ from onnxsgd.estimators.base import BaseOnnxSGD, learns_in_parts
 from onnxsgd.estimators.file_data import reads_files
 from onnxsgd.estimators.fit_report import RecordedFit
 from onnxsgd.estimators.import_hook import when_imported
-from onnxsgd.estimators.inner_model import is_fitted
+from onnxsgd.estimators.inner_model import has_own_fit
 from onnxsgd.estimators.labels import (
     ClassWeights,
     DenseLabels,
@@ -837,11 +837,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
 
     def _model_may_know_classes(self) -> bool:
         """Tell whether the model may have classes that `y` lacks: a graph, a fitted estimator."""
-        return (
-            self.model is not None
-            and self.head is None
-            and not (hasattr(self.model, "fit") and not is_fitted(self.model))
-        )
+        return self.model is not None and self.head is None and not has_own_fit(self.model)
 
     def _check_same_labels(self, y: np.ndarray, classes: ArrayLike | None) -> None:
         """Check that `y` and `classes` agree with the first call."""

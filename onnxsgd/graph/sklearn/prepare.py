@@ -25,7 +25,7 @@ from sklearn.svm import SVC, SVR, NuSVC, NuSVR
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import UnsupportedError
-from onnxsgd.graph.sklearn.refused_steps import refuse_members, refuse_step
+from onnxsgd.graph.sklearn.refused_steps import refuse_step
 
 __all__ = [
     "final_estimator", "gives_probabilities", "prepare", "selections", "split_target_transformer",
@@ -112,7 +112,7 @@ def _rebuild(value: object, by_position: bool) -> Any:
         return _rebuild(value.best_estimator_, by_position)
     is_calibrated = type(value).__name__ == "_CalibratedClassifier"
     if is_calibrated or isinstance(value, BaseEstimator):
-        refuse_members(value)
+        _refuse_members(value)
         for name, entry in vars(value).items():
             setattr(value, name, _rebuild(entry, by_position))
         if is_calibrated:
@@ -127,6 +127,32 @@ def _rebuild(value: object, by_position: bool) -> Any:
     if type(value) is tuple:
         return tuple(_rebuild(entry, by_position) for entry in value)
     return value
+
+
+#: Attributes with the fitted members of an ensemble.
+_MEMBERS = ("estimators_", "final_estimator_", "regressor_", "estimator")
+
+
+def _refuse_members(ensemble: object) -> None:
+    """Refuse recursive feature eliminations among the members of an ensemble: the selection is converted.
+
+    Raises
+    ------
+    UnsupportedError
+        It names the ensemble and the member.
+    """
+    if isinstance(ensemble, Pipeline | RFE):
+        return
+    for name in _MEMBERS:
+        found = vars(ensemble).get(name)
+        found = found.ravel().tolist() if isinstance(found, np.ndarray) else found
+        for member in found if isinstance(found, list) else (found,):
+            last = final_estimator(member)
+            if isinstance(last, RFE) and hasattr(last, "estimator_"):
+                raise UnsupportedError(
+                    f"{type(ensemble).__name__} has {type(last).__name__} as a member, of which only the "
+                    "selection has a converter: take a pipeline of SelectFromModel and the estimator."
+                )
 
 
 def _is_fitted(estimator: BaseEstimator) -> bool:

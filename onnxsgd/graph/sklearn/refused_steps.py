@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.ensemble import StackingClassifier
-from sklearn.feature_selection import RFE
 from sklearn.impute import KNNImputer, SimpleImputer
-from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 
 from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.sklearn.categories import large_category
 
-__all__ = ["refuse_members", "refuse_step"]
+__all__ = ["refuse_step"]
 
 
 def refuse_step(step: object) -> None:
@@ -75,34 +73,6 @@ def _of_scores(stack: StackingClassifier) -> str | None:
                 "members with predict_proba, and stack_method='predict_proba'"
             )
     return None
-
-
-#: Attributes with the fitted members of an ensemble.
-_MEMBERS = ("estimators_", "final_estimator_", "regressor_", "estimator")
-
-
-def refuse_members(ensemble: object) -> None:
-    """Refuse recursive feature eliminations among the members of an ensemble: the selection is converted.
-
-    Raises
-    ------
-    UnsupportedError
-        It names the ensemble and the member.
-    """
-    if isinstance(ensemble, Pipeline | RFE):
-        return
-    for name in _MEMBERS:
-        found = vars(ensemble).get(name)
-        found = found.ravel().tolist() if isinstance(found, np.ndarray) else found
-        for member in found if isinstance(found, list) else (found,):
-            last = member
-            while isinstance(last, Pipeline):
-                last = last.steps[-1][1]
-            if isinstance(last, RFE) and hasattr(last, "estimator_"):
-                raise UnsupportedError(
-                    f"{type(ensemble).__name__} has {type(last).__name__} as a member, of which only the "
-                    "selection has a converter: take a pipeline of SelectFromModel and the estimator."
-                )
 
 
 #: The functions that return the objection to a step, if there is one.
