@@ -2,8 +2,8 @@
 
 Networks of 16, 100, and twice 32 units are trained for a normal distribution, ``loss="gaussian_nll"``, on
 3,000 rows of ``sin(3 x)`` with noise of 0.05 and two columns beside it: at once, from random weights, and
-after a fit with ``loss="squared_error"``. Prints R2 of the means and the negative logarithm of the density, without
-its constant, of 1,000 further rows, and the epochs: means over three seeds.
+after a fit with ``loss="squared_error"``. Prints R2 of the means and the negative logarithm of the density,
+without its constant, of 1,000 further rows, and the epochs: means over three seeds.
 """
 
 from __future__ import annotations
