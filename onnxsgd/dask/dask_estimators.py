@@ -114,11 +114,10 @@ class DaskTraining(ShardedTraining):
         self, X: object, y: object, classes: ArrayLike | None, sample_weight: object
     ) -> Self:
         data: Any = self._sharded(self._present_client(), X, y, sample_weight)
-        with RecordedFit(self, is_part=True):
-            try:
-                return self._partial_fit(data, data, None, classes)
-            finally:
-                self.__dict__.pop("_label_counts", None)
+        try:
+            return RecordedFit(self, is_part=True).run(self._partial_fit, data, data, None, classes)
+        finally:
+            self.__dict__.pop("_label_counts", None)
 
     def _sharded(self, client: Client, X: object, y: object, sample_weight: object) -> ShardedData:
         """Return the training data as pieces."""

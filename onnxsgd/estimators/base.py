@@ -160,16 +160,28 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             If the folder for temporary files does not hold the rows of files.
         """
         recipe = self._check_parameters()
-        with RecordedFit(self):
-            with stage("read"):
-                columns = known_columns(self.model)
-                X, y, sample_weight = from_files(self, X, y, sample_weight, columns=columns)
-                try:
-                    X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
-                except OnnxSGDError as error:
-                    error.add_note("X and y are here those of the validation data, X_val and y_val.")
-                    raise
-            return self._fit(recipe, X, y, sample_weight, X_val, y_val, resume)
+        return RecordedFit(self).run(self._fit_files, recipe, X, y, sample_weight, X_val, y_val, resume)
+
+    def _fit_files(
+        self,
+        recipe: Recipe,
+        X: object,
+        y: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        X_val: object,
+        y_val: ArrayLike | None,
+        resume: bool,
+    ) -> Self:
+        """Train on data of all kinds, files too."""
+        with stage("read"):
+            columns = known_columns(self.model)
+            X, y, sample_weight = from_files(self, X, y, sample_weight, columns=columns)
+            try:
+                X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
+            except OnnxSGDError as error:
+                error.add_note("X and y are here those of the validation data, X_val and y_val.")
+                raise
+        return self._fit(recipe, X, y, sample_weight, X_val, y_val, resume)
 
     def _fit(
         self,

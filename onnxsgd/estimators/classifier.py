@@ -507,8 +507,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
-        with RecordedFit(self, is_part=True):
-            return self._partial_fit(X, y, sample_weight, classes)
+        return RecordedFit(self, is_part=True).run(self._partial_fit, X, y, sample_weight, classes)
 
     def _check_parts(self) -> None:
         if self.class_weight == "balanced":

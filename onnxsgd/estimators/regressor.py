@@ -423,8 +423,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         self : object
             The estimator.
         """
-        with RecordedFit(self, is_part=True):
-            return self._partial_fit(X, y, sample_weight)
+        return RecordedFit(self, is_part=True).run(self._partial_fit, X, y, sample_weight)
 
     @overload
     def predict(self, X: object, return_std: Literal[False] = False) -> np.ndarray: ...

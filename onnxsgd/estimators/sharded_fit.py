@@ -174,8 +174,8 @@ class ShardedTraining(BaseOnnxSGD):
         """Train on shards."""
         given: Any = data
         try:
-            with RecordedFit(self):
-                return self._fit(self._check_parameters(), data, given, None, X_val, y_val, resume)
+            recipe = self._check_parameters()
+            return RecordedFit(self).run(self._fit, recipe, data, given, None, X_val, y_val, resume)
         finally:
             self.__dict__.pop("_label_counts", None)
 

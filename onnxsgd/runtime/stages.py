@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from functools import cache, wraps
 from time import perf_counter
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 try:
     import resource
@@ -53,6 +53,9 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 
 
 def current() -> Recording | None:
@@ -111,6 +114,16 @@ class Recording:
         name, seconds = self._name, self.seconds
         seconds[name] = seconds.get(name, 0.0) + perf_counter() - self._since
         _thread.recording, _thread.part = self._outer
+
+    def run(self, function: Callable[_P, _Result], /, *args: _P.args, **options: _P.kwargs) -> _Result:
+        """Call a function within this record, which an interrupt at any moment leaves to no later call."""
+        outer = _thread.recording, _thread.part
+        try:
+            with self:
+                return function(*args, **options)
+        finally:
+            # an interrupt may have come as __exit__ began
+            _thread.recording, _thread.part = outer
 
     def begin(self, name: str) -> None:
         """Begin a stage inside the present one."""

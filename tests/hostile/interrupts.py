@@ -34,6 +34,7 @@ from sklearn.preprocessing import StandardScaler
 import onnxsgd
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.runtime.cache import cache
+from onnxsgd.runtime.stages import current
 
 PACKAGE = str(Path(onnxsgd.__file__).parent)
 RNG = np.random.RandomState(0)
@@ -473,6 +474,7 @@ def interrupt(
             if moments.raised and case.trains:
                 assert caught is not None or warned or isinstance(error(), GeneratorExit), "lost"
             assert not list(folder.glob("**/*.part*")), "a file is left"
+            assert current() is None, "a recording is left"
             return checker.check(estimator, before, caught, warned)
         except BaseException as failed:
             return f"{moments.raised}: {type(failed).__name__} {str(failed)[:300]}"
@@ -515,6 +517,7 @@ def signals(name: str, n: int, seed: int = 0) -> list[str]:
                     caught = raised
                 try:
                     timer.join()
+                    assert current() is None, "a recording is left"
                     if caught is not None or warned:
                         checker.check(estimator, before, caught, warned)
                 except KeyboardInterrupt:

@@ -56,6 +56,21 @@ def test_weights_are_those_of_the_updates_counted(tmp_path):
     assert len(found) > 6
 
 
+@pytest.mark.parametrize("name", ["part, named", "again"])
+def test_interrupts_leave_no_recording(name, tmp_path):
+    """At all lines at which one begins or ends; later calls would take their decisions for known."""
+    case = interrupts.CASES[name]
+    for _ in range(2):
+        model = case.make(tmp_path)
+        with interrupts.Moments() as every:
+            interrupts._quietly(case, model, tmp_path)
+    files = ("stages.py", "fit_report.py")
+    numbers = [n for n, (path, _) in enumerate(every.places, 1) if path.endswith(files)]
+    checker = interrupts.Checker(case)
+    found = [interrupts.interrupt(case, checker, (n,)) for n in numbers[:25] + numbers[-25:]]
+    assert set(found) <= {"before", "fitted", "whole"}
+
+
 def test_a_second_interrupt_leaves_a_whole_estimator_too():
     """Also one that comes while the first is handled."""
     case = interrupts.CASES["early stopping"]

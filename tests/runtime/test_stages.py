@@ -180,3 +180,23 @@ def test_an_interrupt_at_the_beginning_leaves_no_recording(monkeypatch):
         with pytest.raises(KeyboardInterrupt), Recording():
             pass
     assert current() is None
+
+
+def test_an_interrupt_at_the_end_leaves_no_recording(clock, monkeypatch):
+    def function(number, *, factor):
+        clock.now += 3
+        return number * factor
+
+    recording = Recording()
+    assert recording.run(function, 5, factor=2) == 10
+    assert recording.seconds == {OTHER: 3}
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    def last():
+        monkeypatch.setattr(stages, "perf_counter", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        Recording().run(last)
+    assert current() is None
