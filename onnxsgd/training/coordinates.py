@@ -370,6 +370,15 @@ class StandardisedBuffers:
         self._buffers.load(converted)
 
     @property
+    def layers(self) -> tuple[FirstLayer, ...]:
+        """The first layers."""
+        return self._coordinates.layers
+
+    def set_rate_scales(self, scales: Mapping[str, np.ndarray]) -> None:
+        """Replace the factors of rates from the next :meth:`load` on; those of the same weights."""
+        self._coordinates = replace(self._coordinates, rate_scales=scales)
+
+    @property
     def held(self) -> Any:
         """The buffers of weights of standardised data."""
         return self._buffers

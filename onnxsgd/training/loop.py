@@ -32,6 +32,7 @@ from onnxsgd.training.start import (
 )  # fmt: skip
 from onnxsgd.training.state import TARGET, FitState, has_comparable_losses
 from onnxsgd.training.stopping import Stopping
+from onnxsgd.training.waiting_variances import WaitingVariances
 
 __all__ = ["Observer", "run_epochs", "train"]
 
@@ -266,9 +267,10 @@ def _make_rule(
     )  # fmt: skip
     if plan.device.keeps_data or spec.draws or batches.is_long:
         put_back = None
+    variances = WaitingVariances.of(runners.buffers, plan, state, finder, model.sample_losses)
     return DescentRule(
         stopping, state, kind, finder.find, lambda: finder.objective().total, runners.buffers.load, score,
-        put_back,
+        put_back, variances,
     )  # fmt: skip
 
 

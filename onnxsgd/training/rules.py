@@ -27,6 +27,7 @@ from onnxsgd.training.progress_forms import check_tensors, require
 from onnxsgd.training.start import LEAST_SHARE, Start
 from onnxsgd.training.state import FitState, is_far_above
 from onnxsgd.training.stopping import Plateau, Stopping
+from onnxsgd.training.waiting_variances import WaitingVariances
 
 __all__ = ["REMEDY", "DescentRule", "PlateauRule", "Rule", "StreamRule"]
 
@@ -50,6 +51,8 @@ _DIVERGED = 40.0
 _GROWTH_OF_PART = 0.5
 #: The divisor of the rate then, and the number of divisions before the part is left out.
 _CUT_OF_PART, _MOST_CUTS_OF_PART = 10.0, 4
+#: The fewest windows of a fit in which variances wait until the means have been learned.
+_TWO_DESCENTS = 12
 #: The copies of weights in the progress of a :class:`DescentRule`.
 _COPIES = ("_first", "_copy", "_best")
 
@@ -405,6 +408,8 @@ class DescentProgress(TypedDict):
     _has_begun: bool
     _has_better_score: bool
     _score_has_converged: bool
+    _n_waited: Count | None
+    _least: Finite
     _start: float
     _first: _Copy
     _copy: _Copy
@@ -435,6 +440,8 @@ class DescentRule:
     put_back : callable or None
         Returns the order of the epochs that were made last to those that come next; None: epochs cannot be
         made anew, and each decision waits for the one before.
+    variances : WaitingVariances or None
+        Those that wait until the means have been learned.
     """
 
     form = DescentProgress
@@ -451,8 +458,14 @@ class DescentRule:
         load: Callable[[Tensors], None],
         score: Callable[[dict[str, np.ndarray]], float] | None,
         put_back: Callable[[], None] | None = None,
+        variances: WaitingVariances | None = None,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
+        self._variances = variances
+        #: The epochs for which variances have waited; None: they still do.
+        self._n_waited: int | None = 0
+        #: The loss of the target as the means while variances wait; that of others is compared by the rest.
+        self._least = 0.0
         self._find_start, self._objective, self._load = find_start, objective, load
         self._score = score if stopping.on_score else None
         self._kind, self._put_back = kind, put_back
@@ -471,7 +484,7 @@ class DescentRule:
     def limit(self) -> float:
         """The mean loss of many updates that is divergence, which is undone."""
         best, highest = self._descent.best, self._descent.highest
-        return math.inf if math.isinf(best) else best + _DIVERGED * (highest - best)
+        return math.inf if math.isinf(best) else self._least + best + _DIVERGED * (highest - best)
 
     @property
     def n_epochs(self) -> int:
@@ -505,9 +518,14 @@ class DescentRule:
                 f"The objective of the first weights is {start.objective}: predictions for the training data "
                 "are not finite, or too large for their type. Scale the data, or change the initial weights."
             )
+        kept, objective = self._state.tensors is tensors_given, start.objective
+        self._first = _Copy.of(self._state)
+        if self._variances is not None and self._may_wait and self._variances.are_unknown(self._state):
+            self._variances.hold(self._state)
+            self._n_waited, self._least = None, self._variances.least_loss(self._state)
+            objective = self._objective()
         self._load(self._state.tensors)
-        self._first = self._copy = self._best = _Copy.of(self._state)
-        kept = self._state.tensors is tensors_given
+        self._copy = self._best = _Copy.of(self._state)
         replaced = (
             "worse than a constant, replaced" if start.is_model else "zeros, begin as the best constant"
         )
@@ -527,7 +545,7 @@ class DescentRule:
         self._start = start.objective
         self._descent = Descent(
             # losses of another function are compared with each other alone
-            start=math.inf if self._kind.is_other else start.objective,
+            start=math.inf if self._kind.is_other else objective - self._least,
             unit=start.unit,
             share=min(start.share, most),
             most=most,
@@ -540,15 +558,52 @@ class DescentRule:
         decided("rate", "found: training begins with %.4g, objective %.6g", self._state.eta, start.objective)
         self._has_begun = True
 
+    @property
+    def _waiting(self) -> WaitingVariances | None:
+        """The variances that wait until the means have been learned; None: all learn."""
+        return self._variances if self._n_waited is None else None
+
+    @property
+    def _may_wait(self) -> bool:
+        """True if there are windows enough for two descents."""
+        return self._stopping.max_iter >= _TWO_DESCENTS * self._length
+
     def _settings(self) -> dict[str, Any]:
         """Return the parameters of the control that do not depend on the first weights."""
-        return self._kind.settings(self._stopping) | {"tol": None if self._score else self._stopping.tol}
+        settings, max_iter = self._kind.settings(self._stopping), self._stopping.max_iter
+        settings["tol"] = None if self._score else self._stopping.tol
+        if self._n_waited is None:
+            settings |= {"n_windows": max_iter // 2 // self._length, "is_open": False}
+        elif self._n_waited:
+            settings["n_windows"] = max(1, (max_iter - self._n_waited) // self._length)
+        return settings
+
+    def _end_waiting(self, variances: WaitingVariances) -> None:
+        """Begin a second descent, in which the variances learn that have waited."""
+        self._n_waited, self._least = self._stopping.max_iter - self._n_left, 0.0
+        if self._has_better_score:
+            self._best.restore(self._state)
+        variances.release(self._state)
+        self._load(self._state.tensors)
+        self._copy = _Copy.of(self._state)
+        if self._has_better_score:
+            self._best = self._copy
+        self._plateau.count, self._score_has_converged = 0, False
+        first = self._descent
+        self._descent = Descent(
+            start=math.inf if self._kind.is_other else self._objective(),
+            unit=first.unit,
+            share=first.share,
+            most=first.most,
+            **self._settings(),
+        )
+        decided("rate", "update %d: no more gain by the means, the variances learn", self._state.t)
 
     def after_epochs(self, losses: Sequence[float], score: float | None) -> bool:
         """Handle the end of some epochs; return whether training stops."""
         if self._score is not None and score is not None:
             self._record_score(score)
-        self._losses.extend(losses)
+        self._losses.extend([loss - self._least for loss in losses])
         self.n_taken_back = 0
         if len(self._losses) < self._window and math.isfinite(losses[-1]):
             return False
@@ -567,7 +622,9 @@ class DescentRule:
             self._copy.restore(self._state)
             self._load(self._state.tensors)
             if not self._kind.is_other:
-                self._descent.correct(self._objective())
+                self._descent.correct(self._objective() - self._least)
+        if self._waiting is not None and (self._descent.is_decaying or self._descent.has_ended):
+            self._end_waiting(self._waiting)
         before, self._state.eta = self._state.eta, self._eta * self._descent.factor
         self._look_ahead()
         self._report(verdict, before, was_decaying)
@@ -646,6 +703,9 @@ class DescentRule:
         vars(self).update(
             _known_in(progress), **copies, _plateau=_resumed(self._plateau, progress["plateau"])
         )
+        if self._waiting is not None:
+            self._waiting.set_waiting(True)
+            self._load(self._state.tensors)
         # fits with checkpoints make no windows on a guess
         self._descent = Descent.resumed(progress["descent"] | self._settings() | {"guesses": False})
         self._look_ahead()
@@ -660,9 +720,13 @@ class DescentRule:
             return
         if self._score is not None:
             self._best.restore(self._state)
+            if self._waiting is not None and self._has_better_score:
+                self._waiting.settle(self._state)
             if not self._has_better_score and self._plateau.best < math.inf:
                 _warn("No weights scored better on the validation data than the first ones, which are kept.")
             return
+        if self._waiting is not None:
+            self._waiting.settle(self._state)
         start, objective = self._start, self._objective_in_the_end()
         if not objective <= start:
             self._first.restore(self._state)
@@ -681,7 +745,7 @@ class DescentRule:
         A linear model whose decay ends with the best window, below half the first objective, has the mean of
         that window: a call for the exact one takes 3 percent of a small fit, and changes nothing.
         """
-        best = self._descent.best
+        best = self._descent.best + self._least
         is_known = (
             self._kind.is_linear
             and not self._kind.is_other

@@ -207,6 +207,11 @@ class StartFinder:
         unit = first if constant is None else constant
         return Start(best.total, self._unit(unit), min(self.most, self._share(best, constant)))
 
+    def with_raw_predictions(self, tensors: Tensors, scale: np.ndarray, shift: np.ndarray) -> Tensors:
+        """Return weights whose raw predictions, each by its own numbers, are multiplied and then shifted."""
+        offset = 0.0 if self.layer.offset is None else np.array(self.layer.offset)
+        return self._with_last_layer(tensors, scale, shift + (scale - 1.0) * offset)
+
     def _support(self, state: FitState, constant: Objective) -> tuple[float, float]:
         """Return the least objective that the data support, and the size of the coefficients there.
 

@@ -170,14 +170,19 @@ class FitState:
 
         Moments of the data do too, unless `keep_data`.
         """
+        self.forget_gradients()
+        self.forgotten_at, self.judged_from = self.t, 0
+        self.moments = self.moments if keep_data else {}
+
+    def forget_gradients(self) -> None:
+        """Let moments of gradients and averages of the weights begin anew."""
         self.tensors = {
             (name, kind): self.tensors[name, WEIGHT] if kind == AVERAGE else array
             for (name, kind), array in self.tensors.items()
             if kind in _OF_NO_OPTIMIZER
         }
-        self.slots_from = self.averages_from = self.forgotten_at = self.t
-        self.missed, self.judged_from = {}, 0
-        self.moments = self.moments if keep_data else {}
+        self.slots_from = self.averages_from = self.t
+        self.missed = {}
 
     @property
     def is_steered(self) -> bool:
@@ -304,17 +309,23 @@ def output_unit(plan: FitPlan, state: FitState) -> float:
 
 
 def rate_scales(
-    plan: FitPlan, state: FitState, layers: Sequence[FirstLayer], *, slows_intercept: bool = False
+    plan: FitPlan,
+    state: FitState,
+    layers: Sequence[FirstLayer],
+    *,
+    slows_intercept: bool = False,
+    variances_wait: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return the factors of the rates of weights that have one.
 
     Cases: the units of a last layer that is not even; first layers of sparse data, whose steps would
     otherwise grow with the number of columns, and their intercepts if `slows_intercept`; adapters, so that a
-    step changes the weight as one of the weight itself would.
+    step changes the weight as one of the weight itself would. With `variances_wait` those of variances
+    are 0.
     """
     layer, scales = plan.scaled_layer, dict[str, np.ndarray]()
     if not layer.is_even:
-        units = _target_scales(plan, state)
+        units = _target_scales(plan, state, of_others=0.0 if variances_wait else _UNIT_OF_OTHERS)
         scales = {part.name: part.unit(units) for part in layer.weights}
     for first in layers if isinstance(plan.recipe.optimizer, BlockAdam) else ():
         shape = state.tensors[first.weight, WEIGHT].shape
@@ -368,7 +379,7 @@ def _adapter_units(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer])
     return units
 
 
-def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
+def _target_scales(plan: FitPlan, state: FitState, of_others: float = _UNIT_OF_OTHERS) -> np.ndarray:
     """Return the unit of each raw prediction: the deviation of its target; 1 for logarithms."""
     if not plan.has_target_units:
         return np.ones(plan.n_outputs, plan.learner.dtype)
@@ -377,7 +388,7 @@ def _target_scales(plan: FitPlan, state: FitState) -> np.ndarray:
     if len(factors) == 1 and factors[0]:
         return deviation
     has_unit = np.repeat(np.array(factors), plan.n_outputs // len(factors)) != 0
-    return np.where(has_unit, deviation, _UNIT_OF_OTHERS)
+    return np.where(has_unit, deviation, of_others)
 
 
 def fresh_state(
