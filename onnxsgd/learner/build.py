@@ -247,7 +247,7 @@ def _make_learner(
     training: Sequence[str] = (),
 ) -> Learner:
     """Return the learner of a scored graph; `training`: outputs of its BatchNormalization that train."""
-    cut = cut_at(scored.model, scored.score)
+    cut = cut_at(scored.model, scored.score if options.head is None else scored.below_head)
     statistics = find_statistics(cut, options.batch_norm, training)
     dropouts = tuple(str(node.outputs[0].name) for node in acting_dropouts(cut.graph))
     if options.dropout and not dropouts:

@@ -124,7 +124,7 @@ def describe_trainable(
         refuse_circle(model)
         model, X = _behind_text(model, X)
     scored, training = _score(model, X, output, dropout)
-    cut = cut_at(scored.model, scored.score)
+    cut = cut_at(scored.model, scored.score if head is None else scored.below_head)
     statistics = find_statistics(cut, batch_norm, training)
     if dropout and not any(acting_dropouts(cut.graph)):
         refuse_without_dropout(dropout)
@@ -185,10 +185,10 @@ def _score(
 
 
 def _with_new_layer(scored: ScoredGraph, X: Any) -> tuple[ScoredGraph, tuple[str, str]]:
-    """Return the graph with a linear layer on its score, and the names of the layer's tensors."""
+    """Return the graph with a linear layer on top, and the names of the layer's tensors."""
     from onnxsgd.graph.reading.linear import add_linear_layer
 
-    backbone = cut_at(scored.model, scored.score)
+    backbone = cut_at(scored.model, scored.below_head)
     inputs = [str(value.name) for value in backbone.graph.inputs]
     given = X if isinstance(X, Mapping) else dict.fromkeys(inputs, X) if X is not None else {}
     row_shapes = {name: np.shape(given[name])[1:] for name in inputs if name in given}

@@ -7,6 +7,9 @@ import pickle
 import numpy as np
 import onnx
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -194,3 +197,15 @@ def test_the_digest_of_the_last_graph_is_kept(monkeypatch):
     for number in (1, 1, 0, 0, 1):
         assert read_source(bytes(bytearray(graphs[number]))).digest == digests[number]
     assert hashed == [graphs[0], graphs[1]]
+
+
+@pytest.mark.parametrize("model", [RandomForestClassifier(20, random_state=0), GaussianNB()])
+def test_a_new_layer_is_put_on_probabilities_not_on_their_logarithms(model):
+    """Those of zero are large numbers, which hid all others: the accuracy on a forest was 0.45."""
+    X, y = load_digits(return_X_y=True)
+    model.fit(X[:900], y[:900])
+    learner = OnnxSGDClassifier(model, head="linear", random_state=0).fit(X[900:1400], y[900:1400])
+    assert learner.score(X[1400:], y[1400:]) > model.score(X[1400:], y[1400:]) - 0.02
+    weights = learner.get_weights()
+    expected = model.predict_proba(X) @ weights["coef"] + weights["intercept"]
+    np.testing.assert_allclose(learner.decision_function(X), expected, rtol=1e-4, atol=2e-5)

@@ -55,6 +55,14 @@ class ScoredGraph:
     label_output: str | None = None
     proba_output: str | None = None
 
+    @property
+    def below_head(self) -> str:
+        """The tensor that a new layer is put on: the score, but probabilities in place of their logarithms.
+
+        A forest whose trees agree gives probabilities of zero; their logarithms, of -87, hide all others.
+        """
+        return self.proba_output if self.link == "log" and self.proba_output else self.score
+
 
 def find_score(
     model: ir.Model,
