@@ -72,6 +72,9 @@ def restore_digits(model: ir.Model, estimator: BaseEstimator) -> None:
     reciprocal of one, becomes that array. Of other constants, each number becomes the number of the estimator
     that rounds to it, if it is unique. Other numbers computed by converters stay rounded.
 
+    A product with reciprocals becomes a quotient: where the next step has intervals whose ends are data, as a
+    KBinsDiscretizer or a QuantileTransformer behind a StandardScaler has, the last digit of it counts.
+
     Parameters
     ----------
     model : ir.Model
@@ -80,19 +83,20 @@ def restore_digits(model: ir.Model, estimator: BaseEstimator) -> None:
         Fitted.
     """
     arrays = list(_arrays(estimator, set()))
-    rounded, exact = _pool(arrays)
+    pools = [_pool(arrays, forms) for forms in (_FORMS[:2], _FORMS)]
     for name, value in model.graph.initializers.items():
         if value.dtype == ir.DataType.DOUBLE and value.const_value is not None:
             array = value.const_value.numpy()
-            restored = _whole(array, arrays)
-            if restored is None and len(exact):
-                place = np.minimum(np.searchsorted(rounded, array), len(rounded) - 1)
-                restored = np.where(rounded[place] == array, exact[place], array)
-            value.const_value = ir.tensor(array if restored is None else restored, name=name)
+            restored = _divisor(array, arrays)
+            if restored is None or not _become_quotients(value):
+                restored = _whole(array, arrays)
+            value.const_value = ir.tensor(_each(array, pools) if restored is None else restored, name=name)
 
 
-#: Functions that converters apply to the numbers of an estimator.
-_FORMS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+_Form = Callable[[np.ndarray], np.ndarray]
+
+#: Functions that converters apply to the numbers of an estimator, as a rule one of the first two.
+_FORMS: tuple[_Form, ...] = (
     lambda x: x,
     lambda x: -x,
     lambda x: 2 * x,
@@ -115,20 +119,54 @@ def _whole(array: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray | None
     return None
 
 
-def _pool(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _divisor(array: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the only one of `arrays` whose reciprocal rounds to `array`; None if one does itself.
+
+    A MinMaxScaler multiplies by its reciprocals.
+    """
+    same = [known.reshape(array.shape) for known in arrays if known.size == array.size]
+    with np.errstate(all="ignore"):
+        if any(np.array_equal(known.astype(np.float32), array) for known in same):
+            return None
+        found = {k.tobytes(): k for k in same if np.array_equal((1 / k).astype(np.float32), array)}
+    return found.popitem()[1] if len(found) == 1 else None
+
+
+def _become_quotients(value: ir.Value) -> bool:
+    """Let products with a constant be quotients, if it is only a factor; return whether it is."""
+    nodes = [node for node, _ in value.uses()]
+    if value.is_graph_output() or any(node.op_type != "Mul" or node.domain for node in nodes):
+        return False
+    for node in nodes:
+        node.op_type = "Div"
+        if node.inputs[0] is value:
+            node.replace_input_with(0, node.inputs[1])
+            node.replace_input_with(1, value)
+    return bool(nodes)
+
+
+def _each(array: np.ndarray, pools: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return an array whose numbers are those that alone round to them, of the first pool that has one."""
+    restored = array
+    for rounded, exact in reversed(pools):
+        if len(exact):
+            place = np.minimum(np.searchsorted(rounded, array), len(rounded) - 1)
+            restored = np.where(rounded[place] == array, exact[place], restored)
+    return restored
+
+
+def _pool(arrays: Sequence[np.ndarray], forms: Sequence[_Form]) -> tuple[np.ndarray, np.ndarray]:
     """Return float32 numbers, sorted, and the float64 number that alone rounds to each of them."""
     numbers = np.unique(np.concatenate([np.empty(0), *(array.ravel() for array in arrays)]))
     with np.errstate(all="ignore"):
-        exact = np.unique(np.concatenate([form(numbers) for form in _FORMS]))
+        exact = np.unique(np.concatenate([form(numbers) for form in forms]))
         rounded = exact.astype(np.float32).astype(np.float64)
     is_number = np.isfinite(rounded) & np.isfinite(exact)
     exact, rounded = exact[is_number], rounded[is_number]
     values, low = np.unique(rounded, return_index=True)
-    if not len(values):
-        return values, values
     high = np.append(low[1:], len(exact)) - 1
     is_one = exact[high] - exact[low] <= _SAME * np.abs(values)
-    return values, np.where(is_one, exact[low], values)
+    return values[is_one], exact[low][is_one]
 
 
 def _arrays(value: object, seen: set[int]) -> Iterator[np.ndarray]:
@@ -153,11 +191,20 @@ def _parts(value: object, seen: set[int]) -> Iterable[Any]:
     if not hasattr(value, "__dict__") or isinstance(value, type) or id(value) in seen:
         return ()
     seen.add(id(value))
-    parts = list(vars(value).values())
-    if getattr(value, "kernel", None) == "linear" and hasattr(value, "coef_"):
+    return [*vars(value).values(), *_derived(value)]
+
+
+def _derived(estimator: Any) -> Iterator[np.ndarray]:
+    """Yield arrays that converters make of the attributes of an estimator."""
+    if getattr(estimator, "kernel", None) == "linear" and hasattr(estimator, "coef_"):
         # a property of support vector machines
-        parts.append(value.coef_)
-    return parts
+        yield estimator.coef_
+    if hasattr(estimator, "quantiles_") and hasattr(estimator, "references_"):
+        # of a QuantileTransformer: padded for a binary search, and some may be equal up to rounding
+        quantiles = estimator.quantiles_
+        n_before = (1 << len(quantiles).bit_length()) - len(quantiles) + 1
+        for table in (quantiles, -quantiles[::-1]):
+            yield np.concatenate([np.repeat(table[:1], n_before, axis=0), table]).T.ravel()
 
 
 def _impute(w: Writer, node: ir.Node) -> ir.Value | None:
