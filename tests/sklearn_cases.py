@@ -185,6 +185,15 @@ def _mixed_frame() -> tuple[pd.DataFrame, np.ndarray]:
     return frame, np.where(frame["size"] + (frame["town"] == "Bonn") > 0.4, "dear", "cheap")
 
 
+@cache
+def _texts_with_gaps() -> tuple[pd.DataFrame, np.ndarray]:
+    frame, y = _mixed_frame()
+    frame = frame.assign(town=frame["town"].astype(object), street=frame["town"].astype(object))
+    frame.loc[::7, "town"] = np.nan
+    frame.loc[::5, "street"] = None
+    return frame, y
+
+
 DATA: dict[str, Callable[[], tuple[Any, np.ndarray]]] = {
     "cancer": _cancer,
     "diabetes": _diabetes,
@@ -193,6 +202,7 @@ DATA: dict[str, Callable[[], tuple[Any, np.ndarray]]] = {
     "mixed frame": _mixed_frame,
     "names": _names,
     "numbers frame": _numbers_frame,
+    "texts with gaps": _texts_with_gaps,
     "small targets": _small_targets,
     "two targets": _two_targets,
 }
@@ -405,6 +415,32 @@ _PIPELINES = [
         _last(),
     ),
     SklearnCase(
+        "SimpleImputer of texts",
+        lambda: make_pipeline(
+            make_column_transformer(
+                (StandardScaler(), ["size"]),
+                (make_pipeline(_most_frequent(np.nan), _codes()), ["town"]),
+                (make_pipeline(_most_frequent(None), _codes()), ["street"]),
+            ),
+            LogisticRegression(),
+        ),
+        "texts with gaps",
+        "sigmoid",
+        _last(),
+    ),
+    SklearnCase(
+        "SimpleImputer of texts, a constant",
+        lambda: make_pipeline(
+            make_column_transformer(
+                (make_pipeline(SimpleImputer(strategy="constant", fill_value="none"), _codes()), ["town"])
+            ),
+            LogisticRegression(),
+        ),
+        "texts with gaps",
+        "sigmoid",
+        _last(),
+    ),
+    SklearnCase(
         "RFE of a classifier", lambda: RFE(LogisticRegression()), "cancer", "sigmoid", _inner("estimator_")
     ),
     SklearnCase(
@@ -452,6 +488,14 @@ def _numbers() -> ColumnTransformer:
     return ColumnTransformer(
         [("scaled", StandardScaler(), ["bmi", "age"]), ("dropped", "drop", ["sex"])], remainder="passthrough"
     )
+
+
+def _most_frequent(missing: float | None) -> SimpleImputer:
+    return SimpleImputer(missing_values=missing, strategy="most_frequent")
+
+
+def _codes() -> OneHotEncoder:
+    return OneHotEncoder(handle_unknown="ignore")
 
 
 def _mixed() -> ColumnTransformer:

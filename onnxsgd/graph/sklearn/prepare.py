@@ -15,6 +15,7 @@ from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import RFE
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.multiclass import OneVsRestClassifier
@@ -177,6 +178,13 @@ def _with_dense_codes(discretizer: KBinsDiscretizer, by_position: bool) -> KBins
     return discretizer
 
 
+def _with_missing_texts(imputer: SimpleImputer, by_position: bool) -> SimpleImputer:
+    """Let the missing values among texts be the text that they are in an input of a graph."""
+    if any(isinstance(number, str) for number in imputer.statistics_):
+        imputer.missing_values = str(imputer.missing_values)
+    return imputer
+
+
 def _as_converted(
     voting: VotingClassifier | VotingRegressor, by_position: bool
 ) -> VotingClassifier | VotingRegressor:
@@ -320,6 +328,7 @@ _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
     OneVsRestClassifier: _as_one_layer,
     Pipeline: _without_idle_steps,
     SVC: _as_linear,
+    SimpleImputer: _with_missing_texts,
     SVR: _as_linear,
     VotingClassifier: _as_converted,
     VotingRegressor: _as_converted,

@@ -53,7 +53,9 @@ def _of_indicators(encoder: OneHotEncoder) -> str | None:
     )
 
 
-def _of_indicator(imputer: SimpleImputer) -> str | None:
+def _of_missing_values(imputer: SimpleImputer) -> str | None:
+    if type(imputer.missing_values).__name__ == "NAType":
+        return "has no converter for missing_values=pd.NA: take numpy.nan, and columns of the type object"
     if imputer.indicator_ is None or not len(imputer.indicator_.features_):
         return None
     return "has no converter for the columns of add_indicator=True: take add_indicator=False"
@@ -80,7 +82,7 @@ _OBJECTIONS: dict[type, Callable[[Any], str | None]] = {
     KNNImputer: _of_neighbours,
     OneHotEncoder: _of_indicators,
     OrdinalEncoder: _of_categories,
-    SimpleImputer: _of_indicator,
+    SimpleImputer: _of_missing_values,
     StackingClassifier: _of_scores,
     TargetEncoder: _of_categories,
 }

@@ -1,6 +1,7 @@
 """Steps that the converters get wrong are refused, with the step to take instead."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
@@ -26,6 +27,7 @@ FEW = RNG.choice(6, (60, 1))
 
 CASES = {
     "neighbours": (KNNImputer(), GAPS, "has a converter whose graph is not valid: take SimpleImputer"),
+    "missing values": (SimpleImputer(missing_values=pd.NA), GAPS, "for missing_values=pd.NA: take numpy.nan"),
     "indicator": (SimpleImputer(add_indicator=True), GAPS, "columns of add_indicator=True"),
     "codes": (OrdinalEncoder(), CODES, "has the category 100000001, .* as float32"),
     "codes and targets": (TargetEncoder(), CODES, "has the category 100000001, .* take OneHotEncoder"),
