@@ -257,8 +257,7 @@ def _convert(
     from skl2onnx import convert_sklearn
 
     check_operators_once()
-    # skl2onnx 1.20 gives the option zipmap, which LinearSVC and selectors refuse, to steps of a pipeline
-    # without an entry
+    # skl2onnx 1.20 gives the option zipmap, which selectors refuse, to steps of a pipeline without an entry
     options: dict[int, dict[str, bool]] = {id(final): {}} if is_classifier(final) else {}
     options |= {id(step): {} for step in selections(estimator)}
     if is_classifier(final) and not hasattr(final, "predict_proba") and type(final).__name__ in _RAW_SCORES:

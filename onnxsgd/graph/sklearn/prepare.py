@@ -22,7 +22,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer
-from sklearn.svm import SVC, SVR, NuSVC, NuSVR
+from sklearn.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import UnsupportedError
@@ -165,10 +165,21 @@ def _is_fitted(estimator: BaseEstimator) -> bool:
 
 
 def _without_idle_steps(pipeline: Pipeline, by_position: bool) -> Pipeline:
-    """Drop the steps that do nothing, which the converter refuses."""
+    """Drop the steps that do nothing, which the converter refuses, and join the steps of pipelines inside."""
     steps = [(name, step) for name, step in pipeline.steps if step is not None and step != "passthrough"]
+    if any(isinstance(step, Pipeline) for _, step in steps):
+        steps = [
+            (f"{name}__{inner}", entry)
+            for name, step in steps
+            for inner, entry in (step.steps if isinstance(step, Pipeline) else [("", step)])
+        ]
     pipeline.steps = steps or pipeline.steps
     return pipeline
+
+
+def _as_hinge(classifier: LinearSVC, by_position: bool) -> SGDClassifier:
+    """Return the linear classifier with the same scores, whose converter takes the options of members."""
+    return _linear("hinge", classifier.coef_, np.atleast_1d(classifier.intercept_), classifier.classes_)
 
 
 def _with_dense_codes(discretizer: KBinsDiscretizer, by_position: bool) -> KBinsDiscretizer:
@@ -323,6 +334,7 @@ _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
     FeatureUnion: _without_dropped,
     KBinsDiscretizer: _with_dense_codes,
     LinearDiscriminantAnalysis: _as_logistic,
+    LinearSVC: _as_hinge,
     NuSVC: _as_linear,
     NuSVR: _as_linear,
     OneVsRestClassifier: _as_one_layer,
