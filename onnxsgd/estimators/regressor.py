@@ -206,10 +206,10 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         has weights in float32 while it is trained, computes in 16 bits on a GPU alone, and gets its own types
         in :meth:`to_onnx`); other models are trained in float32, unless the data of the first call need
         float64. They do if casting `X` changes a column by more than 1e-3 of its spread (a time in seconds
-        since 1970), if squares of `y` exceed float32 (from 1e17 on, and below 1e-16; of a
-        network, from 1e9 on, and below 1e-8), or if computing in float32 changes the raw scores of a
-        scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the first. "float64" needs
-        operators that the runtime supports in float64; convolutions are not among them.
+        since 1970; the spread of a single row counts as 1), if squares of `y` exceed float32 (from 1e17 on,
+        and below 1e-16; of a network, from 1e9 on, and below 1e-8), or if computing in float32 changes the
+        raw scores of a scikit-learn model by more than 1e-3 of theirs. Later calls use the type of the first.
+        "float64" needs operators that the runtime supports in float64; convolutions are not among them.
     batch_norm : {"frozen", "train", None}, default=None
         The statistics that BatchNormalization uses in training. "frozen": the running ones, which stay.
         "train": those of the batch, as after torch's ``model.train()``, in each such layer of the graph;

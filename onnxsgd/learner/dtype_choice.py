@@ -215,7 +215,8 @@ def _in_float64(prepare: Callable[[str | None], Prepared], reason: str) -> Prepa
 def loses_columns(checked: object) -> bool:
     """Tell whether casting to float32 changes a column by more than 1e-3 of its spread.
 
-    A column of equal numbers has no spread and is skipped.
+    A column of equal numbers has no spread and is skipped; that of a single row counts as 1, as others may
+    follow.
     """
     return any(_loses(array) for array in _arrays(checked))
 
@@ -260,8 +261,9 @@ def _loses(array: Any) -> bool:
 def _changes(table: Any, bounds: tuple[np.ndarray, np.ndarray]) -> bool:
     """Tell whether the cast changes a column, of these bounds, by more than 1e-3 of its spread."""
     low, high = bounds
+    is_lone = table.shape[0] == 1 and not sparse.issparse(table)
     with np.errstate(over="ignore", invalid="ignore"):
-        spread = high - low
+        spread = np.ones_like(low) if is_lone else high - low
         largest = np.maximum(np.abs(low), np.abs(high))
         # as a rule none is: all the rest is for these
         suspects = (largest * _RELATIVE + _ABSOLUTE > _TOLERANCE * spread) | (largest > _LARGEST)

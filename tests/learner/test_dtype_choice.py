@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -87,7 +88,9 @@ def run_onnx(model, X):
         (sparse.csr_matrix(np.c_[PLAIN, 1e300 * PLAIN]), True),
         (sparse.csr_matrix((TIME, (np.arange(N), np.full(N, 2**40))), shape=(N, 2**41)), True),
         (np.c_[PLAIN, np.full(N, 1.7e9 + 0.3)], False),  # a constant has no spread
-        (TIMED[:1], False),
+        (TIMED[:1], True),
+        (PLAIN[:1], False),
+        (sparse.csr_matrix(TIMED[:1]), False),
         (np.arange(N)[:, None], False),
         (np.array([["a"], ["b"]], dtype=object), False),
         (np.full((N, 1), np.nan), False),
@@ -347,3 +350,31 @@ def test_operators_without_a_float64_kernel_are_named():
     with pytest.raises(UnsupportedError, match="dtype='float64' is not accepted.*Conv"):
         regressor(onx, dtype="float64").fit(PLAIN[:, :1, None].repeat(4, axis=2), TARGET)
     assert type_of(regressor(onx).fit(PLAIN[:, :1, None].repeat(4, axis=2), TARGET)) == "float32"
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6, 1e8])
+@pytest.mark.parametrize("n_first", [1, 2])
+def test_a_stream_that_begins_with_a_row_keeps_differences_of_large_numbers(offset, n_first):
+    """The type was chosen from a row, which has no spread: R2 was -1e8 with targets around 1e6."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(600, 4))
+    y = X @ [1, -2, 0.5, 1]
+    ends = [0, *range(n_first, 601, 1 if n_first == 1 else 2)]
+    of_targets, of_columns = (
+        OnnxSGDRegressor(random_state=0),
+        OnnxSGDClassifier(random_state=0, classes=[0, 1]),
+    )
+    for start, end in pairwise(ends):
+        of_targets.partial_fit(X[start:end], y[start:end] + offset)
+        of_columns.partial_fit(X[start:end] + offset, y[start:end] > 0)
+    assert of_targets.score(X, y + offset) > 0.99
+    assert of_columns.score(X + offset, y > 0) > 0.95
+    expected = "float64" if offset > 1e5 else "float32"
+    assert type_of(of_targets) == type_of(of_columns) == expected
+
+
+def test_a_row_of_numbers_that_float32_holds_is_float32():
+    whole = OnnxSGDRegressor(random_state=0).partial_fit([[1e6, 3e6, 0.1]], [2.0**20])
+    assert type_of(whole) == "float32"
+    table = sparse.csr_matrix([[123456.789, 0.0, 0.1]])
+    assert type_of(OnnxSGDRegressor(random_state=0).partial_fit(table, [1.0])) == "float32"
