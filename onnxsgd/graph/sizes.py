@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxsgd.graph.integer_folding import fold_integers
 from onnxsgd.graph.nodes import attribute, constant
 from onnxsgd.graph.operators import Fact, having_in_ml
 from onnxsgd.graph.shape_inference import ShapeInferencePass
 
-__all__ = ["fix_sizes", "infer_sizes"]
+__all__ = ["fix_sizes", "has_unknown_sizes", "infer_sizes"]
 
 #: Operators of ai.onnx.ml whose result has the shape of their first operand; inference lacks this.
 _SHAPE_KEEPING = having_in_ml(Fact.ELEMENTWISE) | {"Normalizer"}
@@ -40,7 +41,21 @@ def fix_sizes(
     for node in fixed.graph:
         for value in node.outputs:
             value.shape = None
-    return infer_sizes(fixed)
+    fixed = infer_sizes(fixed)
+    # as a rule inference follows sizes that nodes compute
+    while has_unknown_sizes(fixed.graph) and fold_integers(fixed, with_samples=isinstance(batch_size, int)):
+        fixed = infer_sizes(fixed)
+    return fixed
+
+
+def has_unknown_sizes(graph: ir.Graph) -> bool:
+    """Tell whether inference has left sizes unknown that are not those of inputs."""
+    shapes = [value.shape for node in graph for value in node.outputs]
+    return any(shape is None or any(map(_is_unknown, shape)) for shape in shapes)
+
+
+def _is_unknown(size: int | ir.SymbolicDim) -> bool:
+    return not isinstance(size, int) and (size.value is None or str(size.value).startswith("unk__"))
 
 
 def infer_sizes(model: ir.Model) -> ir.Model:

@@ -19,14 +19,15 @@ from onnx_ir.passes.common import (
 
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import GraphError
+from onnxsgd.graph.integer_folding import fold_integers
 from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
 from onnxsgd.graph.lowering.constant_branches import take_constant_branches
-from onnxsgd.graph.lowering.integer_folding import fold_integers
 from onnxsgd.graph.lowering.loop_sequences import stack_sequences
 from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
 from onnxsgd.graph.lowering.stable_formulas import STANDARD_RULES
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
+from onnxsgd.graph.sizes import has_unknown_sizes
 
 __all__ = ["RULES", "lower_for_training"]
 
@@ -85,7 +86,9 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     _name_unknown_sizes(lowered.graph)
     ShapeInferencePass(strict_mode=False)(lowered)
     stack_sequences(lowered)
-    fold_integers(lowered)
+    while fold_integers(lowered) and has_unknown_sizes(lowered.graph):
+        # those that depend on the folded ones are known then
+        ShapeInferencePass(strict_mode=False)(lowered)
     # types after ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):
         ShapeInferencePass(strict_mode=False)(lowered)

@@ -10,6 +10,7 @@ from onnxsgd import OnnxSGDRegressor, onnx_derivative
 from onnxsgd.exceptions import GraphError
 from onnxsgd.graph.lowering.lower import lower_for_training
 from onnxsgd.graph.model import to_ir, to_proto
+from onnxsgd.graph.sizes import fix_sizes
 
 #: Pads as PyTorch's exporter writes them: concatenated, reversed, flattened.
 _PADS = """
@@ -133,3 +134,69 @@ def test_constants_that_cannot_be_computed_are_named(node, cause):
     for read in (onnx_derivative, lambda model: OnnxSGDRegressor(model).fit(np.eye(4), np.eye(4))):
         with pytest.raises(GraphError, match=f"One of the constants 'shape' of the graph .*{cause}"):
             read(model)
+
+
+#: As torch writes group normalization: axes are a range, which depends on folded sizes.
+_RANGE = """
+<ir_version: 9, opset_import: ["" : 18]>
+agraph (float[N, 8, 3] x) => (float[N, 8, 3] y)
+<float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64 one = {1}, int64 three = {3}>
+{ end = Sub (three, one)  axes = Range (one, end, one)  column = Unsqueeze (w, axes)  y = Mul (x, column) }
+"""
+
+
+def test_sizes_that_follow_from_folded_ones_are_folded():
+    _, lowered = _lower(_RANGE)
+    assert [node.op_type for node in lowered.graph] == ["Unsqueeze", "Mul"]
+    assert str(lowered.graph.node(0).outputs[0].shape) == "[8,1]"
+
+
+#: As torch writes recurrent networks, whose weights are sliced by the width of a state.
+_STATES = """
+<ir_version: 9, opset_import: ["" : 18]>
+agraph (float[SAMPLES, 6] x) => (float[SAMPLES, 6] y, int64[1] n)
+<float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64[1] zero = {0}, int64[1] four = {4}>
+{
+    width = Shape <start = 1> (x)
+    end = Sub (width, four)
+    part = Slice (w, zero, end, zero)
+    n = Shape <end = 1> (x)
+    largest = ReduceMax <keepdims = 0> (part)
+    y = Add (x, largest)
+}
+"""
+
+
+@pytest.mark.parametrize("samples", ["N", "5"])
+def test_known_widths_are_folded_and_numbers_of_samples_are_not(samples):
+    model, lowered = _lower(_STATES.replace("SAMPLES", samples))
+    assert [node.op_type for node in lowered.graph] == ["Slice", "Shape", "ReduceMax", "Add"]
+    assert str(lowered.graph.node(0).outputs[0].shape) == "[2,2]"
+    x = np.ones((5, 6), np.float32)
+    for found, expected in zip(_run(to_proto(lowered), x=x), _run(model, x=x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_all_sizes_of_batches_of_one_size_are_known():
+    """Inference does not follow a product through Reshape."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    agraph (float[N, 2, 3] x) => (float[N, M] y)
+    <int64[1] whole = {-1}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] zero = {0}>
+    {
+        sizes = Shape (x)
+        n = Slice (sizes, zero, one)
+        a = Slice (sizes, one, two)
+        b = Slice (sizes, two, three)
+        product = Mul (a, b)
+        flat = Reshape (product, whole)
+        shape = Concat <axis = 0> (n, flat)
+        y = Reshape (x, shape)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    fixed = fix_sizes(to_ir(model), 4)
+    assert str(fixed.graph.outputs[0].shape) == "[4,6]"
+    x = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    np.testing.assert_array_equal(_run(to_proto(fixed), x=x)[0], x.reshape(4, 6))
+    assert any(node.op_type == "Shape" for node in fix_sizes(to_ir(model), "N").graph)
