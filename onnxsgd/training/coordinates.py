@@ -387,6 +387,10 @@ class StandardisedBuffers:
         """Return weights of standardised data for raw data."""
         return self._coordinates.raw(tensors)
 
+    def standardised(self, tensors: Tensors) -> Tensors:
+        """Return weights of raw data for standardised data."""
+        return self._coordinates.standardised(tensors)
+
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
         held = self._buffers.snapshot()

@@ -33,6 +33,7 @@ from onnxsgd.training.start import (
 from onnxsgd.training.state import TARGET, FitState, has_comparable_losses
 from onnxsgd.training.stopping import Stopping
 from onnxsgd.training.waiting_variances import WaitingVariances
+from onnxsgd.training.zeros import ZeroFinder
 
 __all__ = ["Observer", "run_epochs", "train"]
 
@@ -268,10 +269,14 @@ def _make_rule(
     if plan.device.keeps_data or spec.draws or batches.is_long:
         put_back = None
     variances = WaitingVariances.of(runners.buffers, plan, state, finder, model.sample_losses)
+
+    def objective() -> float:
+        return finder.objective().total
+
+    zeros = ZeroFinder.of(runners.buffers, plan, objective, is_linear=finder.is_linear)
     return DescentRule(
-        stopping, state, kind, finder.find, lambda: finder.objective().total, runners.buffers.load, score,
-        put_back, variances,
-    )  # fmt: skip
+        stopping, state, kind, finder.find, objective, runners.buffers.load, score, put_back, variances, zeros
+    )
 
 
 def _make_gain(

@@ -28,6 +28,7 @@ from onnxsgd.training.start import LEAST_SHARE, Start
 from onnxsgd.training.state import FitState, is_far_above
 from onnxsgd.training.stopping import Plateau, Stopping
 from onnxsgd.training.waiting_variances import WaitingVariances
+from onnxsgd.training.zeros import ZeroFinder
 
 __all__ = ["REMEDY", "DescentRule", "PlateauRule", "Rule", "StreamRule"]
 
@@ -442,6 +443,8 @@ class DescentRule:
         made anew, and each decision waits for the one before.
     variances : WaitingVariances or None
         Those that wait until the means have been learned.
+    zeros : ZeroFinder or None
+        Sets coefficients to zero at the end of a fit whose end no score decides.
     """
 
     form = DescentProgress
@@ -459,9 +462,10 @@ class DescentRule:
         score: Callable[[dict[str, np.ndarray]], float] | None,
         put_back: Callable[[], None] | None = None,
         variances: WaitingVariances | None = None,
+        zeros: ZeroFinder | None = None,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
-        self._variances = variances
+        self._variances, self._zeros = variances, zeros
         #: The epochs for which variances have waited; None: they still do.
         self._n_waited: int | None = 0
         #: The loss of the target as the means while variances wait; that of others is compared by the rest.
@@ -520,8 +524,7 @@ class DescentRule:
             )
         kept, objective = self._state.tensors is tensors_given, start.objective
         self._first = _Copy.of(self._state)
-        if self._variances is not None and self._may_wait and self._variances.are_unknown(self._state):
-            self._variances.hold(self._state)
+        if self._variances is not None and self._may_wait and self._variances.begin(self._state):
             self._n_waited, self._least = None, self._variances.least_loss(self._state)
             objective = self._objective()
         self._load(self._state.tensors)
@@ -728,6 +731,8 @@ class DescentRule:
         if self._waiting is not None:
             self._waiting.settle(self._state)
         start, objective = self._start, self._objective_in_the_end()
+        if self._zeros is not None:
+            objective = self._zeros.find(self._state)
         if not objective <= start:
             self._first.restore(self._state)
         if math.isinf(self._descent.level) and self._descent.level > 0:
