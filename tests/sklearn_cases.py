@@ -25,7 +25,7 @@ from sklearn.ensemble import (
     VotingClassifier,
     VotingRegressor,
 )
-from sklearn.feature_selection import RFE, SelectKBest
+from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import (
@@ -437,6 +437,26 @@ _PIPELINES = [
             LogisticRegression(),
         ),
         "texts with gaps",
+        "sigmoid",
+        _last(),
+    ),
+    SklearnCase(
+        "SelectFromModel of LinearSVC",
+        lambda: make_pipeline(
+            StandardScaler(),
+            SelectFromModel(LinearSVC(C=0.01, penalty="l1", dual=False, random_state=0)),
+            LogisticRegression(),
+        ),
+        "cancer",
+        "sigmoid",
+        _last(),
+    ),
+    SklearnCase(
+        "Pipelines that do nothing",
+        lambda: make_pipeline(
+            make_pipeline("passthrough"), make_pipeline("passthrough", StandardScaler()), LogisticRegression()
+        ),
+        "cancer",
         "sigmoid",
         _last(),
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnxsgd._records import record
+from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.losses import Loss
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.fit_plan import FitPlan
@@ -41,12 +42,15 @@ class WaitingVariances:
         Sets whether the weights of logarithms have rates of 0, from the next load of the buffers on.
     losses : callable
         Returns the loss of each sample from its target and its raw predictions.
+    average_from : int
+        The number of updates after which averages of the weights are returned; 0: they are not.
     """
 
     finder: StartFinder
     loss: Loss
     set_waiting: Callable[[bool], None]
     losses: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    average_from: int = 0
 
     @classmethod
     def of(
@@ -67,7 +71,7 @@ class WaitingVariances:
             scales = rate_scales(plan, state, buffers.layers, variances_wait=waits)
             buffers.set_rate_scales(scales)
 
-        return cls(finder, plan.loss, set_waiting, losses)
+        return cls(finder, plan.loss, set_waiting, losses, plan.recipe.average_from)
 
     def are_unknown(self, state: FitState) -> bool:
         """Tell whether the variances are constant, as those added to a network are, or no mean is known."""
@@ -84,34 +88,51 @@ class WaitingVariances:
         perfect = np.concatenate([target, logarithms], axis=1).astype(encoded.dtype)
         return float(self._mean(self.losses(encoded, perfect)))
 
-    def hold(self, state: FitState) -> None:
-        """Let the variances wait; others than constants are replaced, for which layers before would learn."""
+    def begin(self, state: FitState) -> bool:
+        """Let the variances wait if they are unknown, and can be constants; return whether they do."""
+        return self.are_unknown(state) and self._hold(state)
+
+    def _hold(self, state: FitState) -> bool:
+        """Let the variances wait at those of the residuals; return whether they can be constants.
+
+        Layers before the last one would learn for others. Frozen coefficients of logarithms make others, and
+        without a trained intercept they are always 0.
+        """
         means, logarithms, target = self._numbers(state)
-        if not _are_constant(logarithms):
-            best = self.loss.score_offsets(target - means, self.finder.sample_weight)
-            keeps = np.repeat([1.0, 0.0], means.shape[1])
-            state.tensors = self.finder.with_raw_predictions(state.tensors, keeps, best)
+        best = self.loss.score_offsets(target - means, self.finder.sample_weight)
+        given, keeps = state.tensors, np.repeat([1.0, 0.0], means.shape[1])
+        state.tensors = self.finder.with_raw_predictions(given, keeps, best)
+        _, logarithms, _ = self._numbers(state)
+        if not np.allclose(logarithms, best[means.shape[1] :], rtol=1e-3, atol=1e-3):
+            state.tensors = given
+            return False
         self.set_waiting(True)
+        return True
 
     def settle(self, state: FitState) -> None:
-        """Shift the logarithms to the scale of the present residuals."""
+        """Shift the constants to the variances of the present residuals."""
         means, logarithms, target = self._numbers(state)
         shift = self.loss.score_offsets(target - means, self.finder.sample_weight)
         shift[means.shape[1] :] -= logarithms[0]
-        state.tensors = self.finder.with_raw_predictions(state.tensors, np.ones(len(shift)), shift)
+        given, keeps = state.tensors, np.ones(len(shift))
+        state.tensors = self.finder.with_raw_predictions(given, keeps, shift)
+        for (name, kind), array in given.items():
+            if kind == AVERAGE:
+                state.tensors[name, kind] = array + (state.tensors[name, WEIGHT] - given[name, WEIGHT])
 
     def release(self, state: FitState) -> None:
         """Let the variances learn, from those of the present residuals.
 
         Gradients have other sizes then: their moments begin anew.
         """
-        self.settle(state)
         state.forget_gradients()
+        self.settle(state)
         self.set_waiting(False)
 
     def _numbers(self, state: FitState) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the means, the logarithms of the variances, and the target of some samples."""
-        raw = np.asarray(self.finder.raw_predictions(state.weights()), np.float64)
+        weights = state.weights(self.average_from)
+        raw = np.asarray(self.finder.raw_predictions(weights), np.float64)
         means, logarithms = np.split(raw.reshape(len(self.finder.sample_weight), -1), 2, axis=1)
         target = np.asarray(self.finder.target, np.float64)[:, : means.shape[1]]
         return means, logarithms, target

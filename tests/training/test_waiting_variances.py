@@ -142,6 +142,20 @@ def test_variances_learn_within_max_iter(tol, held):
     assert model.loss_curve_[-1] < model.loss_curve_[6] - 0.5
 
 
+@pytest.mark.parametrize("trainable", [["intercepts_*", "coefs_1"], ["coefs_*"]], ids=str)
+def test_variances_wait_if_they_can_be_constants(trainable, held):
+    """Not those without a trained intercept."""
+    model = learner(pair(), trainable=trainable).fit(X[TRAIN], Y[TRAIN])
+    assert len(held) == ("intercepts_*" in trainable)
+    assert np.isfinite(model.predict(X[TEST], return_std=True)).all()
+
+
+def test_frozen_coefficients_of_logarithms_do_not_wait(held):
+    """They would be others than constants, whatever the intercepts are."""
+    learner(pair(), trainable=["intercepts_1"]).fit(X[TRAIN], Y[TRAIN])
+    assert held == []
+
+
 def test_linear_models_do_not_wait(held):
     learner(None).fit(X[TRAIN], Y[TRAIN])
     assert held == []
@@ -176,7 +190,8 @@ def test_checkpoints_of_both_descents(early_stopping, tmp_path, held, monkeypatc
             np.testing.assert_array_equal(continued.get_weights()[name], array)
 
 
-def test_an_interrupted_fit_has_variances_of_its_residuals(monkeypatch):
+@pytest.mark.parametrize("average", [False, True])
+def test_an_interrupted_fit_has_variances_of_its_residuals(average, monkeypatch):
     """Before the means are learned: they are constants, but not those of the target."""
     original = rules.DescentRule.after_epochs
 
@@ -186,7 +201,7 @@ def test_an_interrupted_fit_has_variances_of_its_residuals(monkeypatch):
         return original(self, losses, score)
 
     monkeypatch.setattr(rules.DescentRule, "after_epochs", after)
-    model = learner(network(), dtype="float64")
+    model = learner(network(), dtype="float64", average=average)
     with pytest.warns(UserWarning, match="interrupted by user"):
         model.fit(X[TRAIN], Y[TRAIN])
     mean, std = model.predict(X[TRAIN], return_std=True)
@@ -234,7 +249,7 @@ def test_means_are_known_by_weighted_residuals():
             return np.array([[1.1, 0.0], [2.1, 0.1], [2.9, 0.2], [0.0, 0.0]])
 
     class State:
-        def weights(self):
+        def weights(self, average_from):
             return {}
 
     finder, losses = Finder(), lambda target, raw: np.abs(target - raw).sum(axis=1)

@@ -82,12 +82,12 @@ def restore_digits(model: ir.Model, estimator: BaseEstimator) -> None:
     estimator : estimator
         Fitted.
     """
-    arrays = list(_arrays(estimator, set()))
-    pools = [_pool(arrays, forms) for forms in (_FORMS[:2], _FORMS)]
+    arrays, divisors = list(_arrays(estimator, set())), list(_divisors(estimator, set()))
+    pools = [_pool(arrays, forms) for forms in (_USUAL_FORMS, _FORMS)]
     for name, value in model.graph.initializers.items():
         if value.dtype == ir.DataType.DOUBLE and value.const_value is not None:
             array = value.const_value.numpy()
-            restored = _divisor(array, arrays)
+            restored = _take_divisor(array, divisors)
             if restored is None or not _become_quotients(value):
                 restored = _whole(array, arrays)
             value.const_value = ir.tensor(_each(array, pools) if restored is None else restored, name=name)
@@ -95,10 +95,10 @@ def restore_digits(model: ir.Model, estimator: BaseEstimator) -> None:
 
 _Form = Callable[[np.ndarray], np.ndarray]
 
-#: Functions that converters apply to the numbers of an estimator, as a rule one of the first two.
+#: Functions that converters apply to the numbers of an estimator: those that are looked for first, and all.
+_USUAL_FORMS: tuple[_Form, ...] = (lambda x: x, lambda x: -x)
 _FORMS: tuple[_Form, ...] = (
-    lambda x: x,
-    lambda x: -x,
+    *_USUAL_FORMS,
     lambda x: 2 * x,
     lambda x: -2 * x,
     lambda x: 1 / x,
@@ -119,17 +119,28 @@ def _whole(array: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray | None
     return None
 
 
-def _divisor(array: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the only one of `arrays` whose reciprocal rounds to `array`; None if one does itself.
+def _take_divisor(array: np.ndarray, divisors: list[np.ndarray]) -> np.ndarray | None:
+    """Return the first of some divisors whose reciprocal rounds to `array`, in its shape, and remove it."""
+    for number, divisor in enumerate(divisors):
+        if divisor.size == array.size:
+            made = divisor.reshape(array.shape)
+            with np.errstate(all="ignore"):
+                if np.array_equal((1 / made).astype(np.float32), array):
+                    del divisors[number]
+                    return made
+    return None
 
-    A MinMaxScaler multiplies by its reciprocals.
-    """
-    same = [known.reshape(array.shape) for known in arrays if known.size == array.size]
-    with np.errstate(all="ignore"):
-        if any(np.array_equal(known.astype(np.float32), array) for known in same):
-            return None
-        found = {k.tobytes(): k for k in same if np.array_equal((1 / k).astype(np.float32), array)}
-    return found.popitem()[1] if len(found) == 1 else None
+
+def _divisors(value: object, seen: set[int]) -> Iterator[np.ndarray]:
+    """Yield the scales by which the steps of a fitted estimator divide, in their order."""
+    from sklearn.preprocessing import MaxAbsScaler, RobustScaler, StandardScaler
+
+    if isinstance(value, MaxAbsScaler | RobustScaler | StandardScaler):
+        if getattr(value, "scale_", None) is not None:
+            yield value.scale_
+        return
+    for part in _parts(value, seen):
+        yield from _divisors(part, seen)
 
 
 def _become_quotients(value: ir.Value) -> bool:

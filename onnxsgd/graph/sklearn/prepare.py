@@ -166,20 +166,21 @@ def _is_fitted(estimator: BaseEstimator) -> bool:
 
 def _without_idle_steps(pipeline: Pipeline, by_position: bool) -> Pipeline:
     """Drop the steps that do nothing, which the converter refuses, and join the steps of pipelines inside."""
-    steps = [(name, step) for name, step in pipeline.steps if step is not None and step != "passthrough"]
-    if any(isinstance(step, Pipeline) for _, step in steps):
-        steps = [
-            (f"{name}__{inner}", entry)
-            for name, step in steps
-            for inner, entry in (step.steps if isinstance(step, Pipeline) else [("", step)])
-        ]
+    steps = [
+        (f"{name}__{inner}", entry)
+        for name, step in pipeline.steps
+        for inner, entry in (step.steps if isinstance(step, Pipeline) else [("", step)])
+        if entry is not None and entry != "passthrough"
+    ]
     pipeline.steps = steps or pipeline.steps
     return pipeline
 
 
 def _as_hinge(classifier: LinearSVC, by_position: bool) -> SGDClassifier:
     """Return the linear classifier with the same scores, whose converter takes the options of members."""
-    return _linear("hinge", classifier.coef_, np.atleast_1d(classifier.intercept_), classifier.classes_)
+    linear = _linear("hinge", classifier.coef_, np.atleast_1d(classifier.intercept_), classifier.classes_)
+    # on which the threshold of SelectFromModel depends
+    return linear.set_params(penalty=classifier.penalty)
 
 
 def _with_dense_codes(discretizer: KBinsDiscretizer, by_position: bool) -> KBinsDiscretizer:

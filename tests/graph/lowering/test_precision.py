@@ -173,6 +173,16 @@ def test_bins_of_scaled_columns_are_those_of_the_pipeline(name, n_columns):
         np.testing.assert_allclose(found, model.predict(X), rtol=1e-6)
 
 
+@pytest.mark.parametrize("second", ["standard", "robust", "largest", "range"])
+def test_bins_of_columns_that_were_scaled_before(second):
+    """The second scale is 1 up to rounding, as its reciprocal is."""
+    X, y = load_diabetes(return_X_y=True)
+    X = np.delete(X, 1, axis=1)
+    model = make_pipeline(StandardScaler(), SCALERS[second], KBinsDiscretizer(5), Ridge()).fit(X, y)
+    found = OnnxSGDRegressor(model, dtype="float64").predict(X)
+    np.testing.assert_allclose(found, model.predict(X), rtol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["standard", "deviation", "largest"])
 def test_quantiles_that_are_nearly_equal_are_told_apart(name):
     """Two quantiles of the third column round to one number of float32."""
