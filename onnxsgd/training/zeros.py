@@ -27,8 +27,9 @@ class ZeroFinder:
     """Sets the smallest coefficients of a linear model to zero, as many as lower its objective most.
 
     Updates by batches leave zero again wherever the gradient of a batch exceeds the penalty, although that of
-    all samples does not: of 50 columns of which 5 count, 22 to 32 had coefficients next to zero (`Lasso`: 6).
-    The number is that of the least objective, found by golden section.
+    all samples does not. The number is that of the least objective, found by golden section.
+    ``python benchmarks/zeros.py``: of 50 columns of which 5 count, 5 have coefficients in place of 32, as
+    `Lasso` has 6, and the objective exceeds the least one by 0.0010 in place of 0.0024.
 
     Parameters
     ----------
