@@ -122,7 +122,8 @@ def _whole(array: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray | None
 def _take_divisor(array: np.ndarray, divisors: list[np.ndarray]) -> np.ndarray | None:
     """Return the first of some divisors whose reciprocal rounds to `array`, in its shape, and remove it."""
     for number, divisor in enumerate(divisors):
-        if divisor.size == array.size:
+        # scalars are constants of formulas
+        if array.ndim and divisor.size == array.size:
             made = divisor.reshape(array.shape)
             with np.errstate(all="ignore"):
                 if np.array_equal((1 / made).astype(np.float32), array):
@@ -147,6 +148,8 @@ def _become_quotients(value: ir.Value) -> bool:
     """Let products with a constant be quotients, if it is only a factor; return whether it is."""
     nodes = [node for node, _ in value.uses()]
     if value.is_graph_output() or any(node.op_type != "Mul" or node.domain for node in nodes):
+        return False
+    if any(node.inputs[0] is node.inputs[1] for node in nodes):
         return False
     for node in nodes:
         node.op_type = "Div"
