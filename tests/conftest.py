@@ -54,6 +54,20 @@ def _generators(request: pytest.FixtureRequest) -> list[tuple[Any, Any]]:
 
 
 @pytest.fixture(autouse=True)
+def _no_idle_processes():
+    """End the processes of joblib after each test that has started some.
+
+    They end by themselves after 300 idle seconds, and a call of the same moment waits for them for good: the
+    next test that has some then hangs.
+    """
+    yield
+    pool = sys.modules.get("joblib.externals.loky.reusable_executor")
+    if pool is not None and pool._executor is not None:
+        pool._executor.shutdown(wait=True, kill_workers=True)
+        pool._executor = None
+
+
+@pytest.fixture(autouse=True)
 def _same_draws(_generators: list[tuple[Any, Any]]) -> None:
     """Give each test the draws that it has alone, not those that are left by the tests before it.
 
