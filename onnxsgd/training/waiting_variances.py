@@ -98,7 +98,7 @@ class WaitingVariances:
         Layers before the last one would learn for others. Frozen coefficients of logarithms make others, and
         without a trained intercept they are always 0.
         """
-        means, logarithms, target = self._numbers(state)
+        means, _, target = self._numbers(state)
         best = self.loss.score_offsets(target - means, self.finder.sample_weight)
         given, keeps = state.tensors, np.repeat([1.0, 0.0], means.shape[1])
         state.tensors = self.finder.with_raw_predictions(given, keeps, best)

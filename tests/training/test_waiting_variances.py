@@ -1,4 +1,4 @@
-"""Variances wait until a network has learned the means: when, for how long, and what comes of it."""
+"""Variances wait until a network has learned the means: when, for how long, and with which result."""
 
 import pickle
 import warnings

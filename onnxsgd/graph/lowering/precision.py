@@ -178,6 +178,8 @@ def _pool(arrays: Sequence[np.ndarray], forms: Sequence[_Form]) -> tuple[np.ndar
     is_number = np.isfinite(rounded) & np.isfinite(exact)
     exact, rounded = exact[is_number], rounded[is_number]
     values, low = np.unique(rounded, return_index=True)
+    if not len(values):
+        return values, values
     high = np.append(low[1:], len(exact)) - 1
     is_one = exact[high] - exact[low] <= _SAME * np.abs(values)
     return values[is_one], exact[low][is_one]

@@ -189,3 +189,14 @@ def test_quantiles_that_are_nearly_equal_are_told_apart(name):
     X, y = load_diabetes(return_X_y=True)
     model = make_pipeline(SCALERS[name], QuantileTransformer(n_quantiles=50), Ridge()).fit(X, y)
     np.testing.assert_allclose(OnnxSGDRegressor(model).predict(X), model.predict(X), rtol=1e-11)
+
+
+def test_an_estimator_without_numbers_keeps_the_constants_of_its_graph():
+    model = to_ir(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]> g (double[N] x) => (double[N] y)
+            <double[1] c = {0.1}> { y = Mul (x, c) }"""
+        )
+    )
+    restore_digits(model, SimpleNamespace(name="none"))
+    assert model.graph.initializers["c"].const_value.numpy() == 0.1
