@@ -24,6 +24,15 @@ def test_interrupts_leave_a_whole_estimator(name):
     assert interrupts.sweep(name, 4) == []
 
 
+def _moments_in(files, case, folder):
+    """Return the numbers of the lines of some files in a call that compiles nothing."""
+    for _ in range(2):
+        model = case.make(folder)
+        with interrupts.Moments() as every:
+            interrupts._quietly(case, model, folder)
+    return [number for number, (path, _) in enumerate(every.places, 1) if path.endswith(files)]
+
+
 def _weights_in_numpy(n_updates):
     """Return the coefficients and the intercept after so many updates of the case "steps"."""
     w, b, eta, alpha = np.zeros(4), 0.0, 0.05, 1e-4
@@ -37,13 +46,7 @@ def _weights_in_numpy(n_updates):
 def test_weights_are_those_of_the_updates_counted(tmp_path):
     """At lines of the runner and the buffers of 18 updates, against numpy."""
     case, found = interrupts.CASES["steps"], set()
-    for _ in range(2):
-        # the second one compiles nothing
-        model = case.make(tmp_path)
-        with interrupts.Moments() as every:
-            interrupts._quietly(case, model, tmp_path)
-    files = ("single_step.py", "buffers.py")
-    numbers = [n for n, (path, _) in enumerate(every.places, 1) if path.endswith(files)]
+    numbers = _moments_in(("single_step.py", "buffers.py"), case, tmp_path)
     for number in random.Random(0).sample(numbers[20:], 90):
         model = case.make(tmp_path)
         with contextlib.suppress(KeyboardInterrupt), interrupts.Moments((number,)):
@@ -60,12 +63,7 @@ def test_weights_are_those_of_the_updates_counted(tmp_path):
 def test_interrupts_leave_no_recording(name, tmp_path):
     """At all lines at which one begins or ends; later calls would take their decisions for known."""
     case = interrupts.CASES[name]
-    for _ in range(2):
-        model = case.make(tmp_path)
-        with interrupts.Moments() as every:
-            interrupts._quietly(case, model, tmp_path)
-    files = ("stages.py", "fit_report.py")
-    numbers = [n for n, (path, _) in enumerate(every.places, 1) if path.endswith(files)]
+    numbers = _moments_in(("stages.py", "fit_report.py"), case, tmp_path)
     checker = interrupts.Checker(case)
     found = [interrupts.interrupt(case, checker, (n,)) for n in numbers[:25] + numbers[-25:]]
     assert set(found) <= {"before", "fitted", "whole"}
