@@ -14,6 +14,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
@@ -429,3 +430,17 @@ def test_the_likelihood_is_weighted():
     # logarithms of variances end at 60
     exact = (3 * norm.logpdf(1.5, 1, 1) + norm.logpdf(0.5, 2, np.exp(30))) / 4
     assert score_normal(np.array([[1.5], [0.5]]), raw, weight) == pytest.approx(exact, rel=1e-12)
+
+
+def test_networks_behind_an_imputer():
+    """The number of columns behind it is known, so that those of the variances can be added."""
+    gaps = np.where(np.arange(len(X))[:, None] % 7 == np.arange(5), np.nan, X)
+    network = MLPRegressor(
+        hidden_layer_sizes=(16,), learning_rate_init=0.02, early_stopping=True, random_state=0
+    )
+    model = make_pipeline(SimpleImputer(), StandardScaler(), network).fit(gaps, Y)
+    fitted = OnnxSGDRegressor(model, loss="gaussian_nll", random_state=0).fit(gaps, Y)
+    mean, std = fitted.predict(gaps, return_std=True)
+    constant = likelihood(Y, Y.mean(), Y.std())
+    assert likelihood(Y, mean, std) < constant - 0.3
+    assert fitted.score(gaps, Y) > model.score(gaps, Y)

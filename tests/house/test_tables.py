@@ -133,7 +133,7 @@ GUARDS = {
     "graph/reading/test_sample_axis.py::test_every_rule_has_a_case": (
         "graph.reading.sample_axis_rules:RULES",
     ),
-    "graph/test_sizes.py::test_every_open_shape_has_a_case": ("graph.sizes:_SHAPES",),
+    "graph/test_open_shapes.py::test_every_open_shape_has_a_case": ("graph.open_shapes:_SHAPES",),
     "graph/sklearn/test_prepare.py::test_every_adaptation_has_a_case": (
         "graph.sklearn.prepare:_ADAPTATIONS",
     ),

@@ -14,7 +14,7 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.batch_normalization import batch_normalizations, momentum_of
 from onnxsgd.graph.model import graph_names, unique_name, value_named
 from onnxsgd.graph.nodes import attribute, element_type, fixed_size, required, shape_of
-from onnxsgd.graph.sizes import infer_sizes
+from onnxsgd.graph.shape_inference import ShapeInferencePass
 from onnxsgd.graph.writing import replace_input, replace_output
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def with_batch_statistics(
         graph.inputs.append(value)
     layers = tuple(_train(graph, node, mask, names) for node in nodes)
     graph.sort()
-    return infer_sizes(model), str(mask.name), layers
+    ShapeInferencePass(strict_mode=False)(model)
+    return model, str(mask.name), layers
 
 
 def mask_padding(graph: ir.Graph, mask: str, sample_weight: ir.Value) -> None:

@@ -18,7 +18,7 @@ from onnxsgd.exceptions import UnsupportedError
 from onnxsgd.graph.dropout import acting_dropouts, ratio_of
 from onnxsgd.graph.model import graph_names, unique_name, value_named
 from onnxsgd.graph.nodes import element_type, first
-from onnxsgd.graph.sizes import infer_sizes
+from onnxsgd.graph.shape_inference import ShapeInferencePass
 from onnxsgd.graph.writing import replace_input, replace_output
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def with_masks(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
     for number, node in enumerate(list(acting_dropouts(graph))):
         _write_out(graph, node, number, keys)
     graph.sort()
-    return infer_sizes(model), tuple(str(key.name) for key in keys)
+    ShapeInferencePass(strict_mode=False)(model)
+    return model, tuple(str(key.name) for key in keys)
 
 
 def compute_keys(graph: ir.Graph, keys: tuple[str, ...], scalars: Mapping[str, ir.Value]) -> None:

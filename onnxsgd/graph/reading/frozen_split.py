@@ -13,7 +13,7 @@ from onnxsgd._cached_property import cached_property
 from onnxsgd.graph.nodes import element_type, qualified_operator, read_values
 from onnxsgd.graph.operators import Fact, having
 from onnxsgd.graph.reading.sample_axis import sample_rows
-from onnxsgd.graph.sizes import infer_sizes
+from onnxsgd.graph.shape_inference import ShapeInferencePass
 
 __all__ = ["BATCH", "SplitGraph", "split_frozen", "undivided"]
 
@@ -108,7 +108,8 @@ def _with_batch_symbol(model: ir.Model) -> ir.Model:
     for value in copy.graph.inputs:
         if value.shape is not None and len(value.shape) and not isinstance(value.shape[0], int):
             value.shape = ir.Shape([BATCH, *value.shape[1:]])
-    return infer_sizes(copy)
+    ShapeInferencePass(strict_mode=False)(copy)
+    return copy
 
 
 def _reached_from(values: set[ir.Value], graph: ir.Graph, outputs: Collection[str]) -> set[ir.Node]:

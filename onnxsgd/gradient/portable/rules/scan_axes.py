@@ -16,7 +16,7 @@ from onnxsgd.exceptions import NotTrainableError
 from onnxsgd.gradient.portable.writing.call import place
 from onnxsgd.graph.model import graph_names, nodes_within, unique_name
 from onnxsgd.graph.nodes import attribute, graph_of, maker, required
-from onnxsgd.graph.sizes import infer_sizes
+from onnxsgd.graph.shape_inference import ShapeInferencePass
 from onnxsgd.graph.writing import computed, displace, new_node
 
 __all__ = ["put_scan_axis_first"]
@@ -51,7 +51,7 @@ def put_scan_axis_first(model: ir.Model) -> None:
     if not scans:
         return
     # a transposition names all axes
-    infer_sizes(model)
+    ShapeInferencePass(strict_mode=False)(model)
     names = graph_names(model.graph)
     for node in scans:
         _turn_inputs(node, names)
