@@ -24,6 +24,7 @@ from onnxsgd.graph.lowering.ai_onnx_ml import ML_RULES
 from onnxsgd.graph.lowering.constant_branches import take_constant_branches
 from onnxsgd.graph.lowering.loop_sequences import stack_sequences
 from onnxsgd.graph.lowering.missing_kernels import write_out_missing_kernels
+from onnxsgd.graph.lowering.split_sequences import split_sequences
 from onnxsgd.graph.lowering.stable_formulas import STANDARD_RULES
 from onnxsgd.graph.rewriting import Table, rewrite
 from onnxsgd.graph.shape_inference import ShapeInferencePass
@@ -48,6 +49,7 @@ def lower_for_training(model: ir.Model) -> ir.Model:
       ``intercept`` (with a number appended if the name is taken);
     - an If with a constant condition is replaced by the nodes of its branch;
     - sequences that a loop fills are tensors that it collects (:mod:`onnxsgd.graph.lowering.loop_sequences`);
+    - parts read from a sequence are those of a Split (:mod:`onnxsgd.graph.lowering.split_sequences`);
     - integers computed from constants alone are initializers;
     - every operator with a rule in :data:`RULES` is replaced if the rule's precondition holds, and so is
       one without a kernel in its type;
@@ -86,8 +88,8 @@ def lower_for_training(model: ir.Model) -> ir.Model:
     _name_unknown_sizes(lowered.graph)
     ShapeInferencePass(strict_mode=False)(lowered)
     stack_sequences(lowered)
-    while fold_integers(lowered) and has_unknown_sizes(lowered.graph):
-        # those that depend on the folded ones are known then
+    while any([fold_integers(lowered), split_sequences(lowered)]) and has_unknown_sizes(lowered.graph):
+        # those that depend on the folded ones and on the parts are known then
         ShapeInferencePass(strict_mode=False)(lowered)
     # types after ai.onnx.ml operators are inferred only once those have become standard ones
     while rewrite(lowered, RULES):
