@@ -64,8 +64,23 @@ def _number_as_vector(w: Writer, node: ir.Node) -> ir.Value | None:
     return sizes if sizes.shape == (1,) and shape is not None and shape.tolist() in ([-1], [1]) else None
 
 
+def _cast_to_type(w: Writer, node: ir.Node) -> ir.Value | None:
+    """``Cast(x)`` to the type of the other operand, and ``x`` if it has that type.
+
+    A parameter would meet data in the CastLike that torch writes before the scale of a GroupNorm.
+    """
+    x, like = operands(node)
+    if like.dtype is None:
+        return None
+    if x.dtype == like.dtype:
+        return x
+    given = {name: entry.value for name, entry in node.attributes.items()}
+    return w.op.Cast(x, to=like.dtype.value, **given)
+
+
 #: The rules of standard operators.
 STANDARD_RULES: Table = {
+    ("", "CastLike"): _cast_to_type,
     ("", "Div"): _sigmoid_as_quotient,
     ("", "Dropout"): _dropout,
     ("", "Reciprocal"): _sigmoid_as_quotient,

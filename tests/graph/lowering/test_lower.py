@@ -28,6 +28,8 @@ NODES = [
         "t = Concat<axis = 0>(w, minus) z = Reshape(x, t) y = ReduceSum<keepdims = 0>(z)",
         {"weights": "<int64[1] minus = {-1}, int64[1] zero = {0}, int64[1] one = {1}>"},
     ),
+    ("CastLike", ALL[1:], "y = CastLike(x, like)", {"weights": "<float like = {2}>"}),
+    ("CastLike", ALL[1:], "i = CastLike(x, like) y = CastLike(i, x)", {"weights": "<int64 like = {2}>"}),
     ("Reciprocal", ALL, "e = Exp(x) d = Add(one, e) y = Reciprocal(d)", {"weights": "<float one = {1}>"}),
     ("Div", ALL, "e = Exp(x) d = Add(e, one) y = Div(one, d)", {"weights": "<float one = {1}>"}),
 ]

@@ -228,6 +228,12 @@ TOKENS = [
         " int64[3] back = {0, 2, 3}",
         ["r"],
     ),
+    # a scale and a shift that take their type from data, as torch writes a GroupNorm
+    (
+        "k = CastLike(r, h)  p = Mul(h, k)  c = CastLike(m, p)  y = Add(p, c)",
+        f"{ROW}, float[3] m = {{0.5, 0.3, 0.2}}",
+        ["r", "m"],
+    ),
     # a state that starts at zero, bounds, the statistics of a normalisation written out
     ("y = Clip(h, low)", "float low = {0.5}", []),
     (
