@@ -184,6 +184,7 @@ SUBJECTS = {
     "learner/test_half_precision.py": "graphs in float16 and bfloat16, in training and in files",
     "learner/test_real_graphs.py": "published networks",
     "networks/test_networks.py": "networks that torch exported",
+    "networks/test_unoptimized_exports.py": "networks that torch exported without its optimizer",
     "recipes/test_ray.py": "a recipe of the documentation",
     "recipes/test_spark.py": "recipes of the documentation",
     "test_browser.py": "the page of the browser example",
