@@ -26,6 +26,7 @@ __all__ = [
     "Features",
     "TableInput",
     "check_X",
+    "check_axes",
     "check_strings",
     "fills_gaps",
     "is_plain_array",
@@ -121,6 +122,45 @@ def _refuse_no_table(X: Any, inputs: Sequence[ir.Value]) -> None:
         f"X {found}: it must have an axis of samples and one at least of their elements; input "
         f"{value.name!r} of the graph takes {_wanted(value)}."
     )
+
+
+def check_axes(X: Any, inputs: Sequence[ir.Value]) -> None:
+    """Refuse another shape than the only input of a graph takes, if that is no table.
+
+    scikit-learn would count its second axis, of images the channels, and call them features.
+
+    Parameters
+    ----------
+    X : object
+        The user's data of a later call.
+    inputs : sequence of ir.Value
+        The inputs of the graph.
+
+    Raises
+    ------
+    GraphError
+        If the shape is another one.
+    """
+    if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) < 3:
+        return
+    try:
+        shape = np.shape(X)
+    except ValueError:
+        # lists of different lengths, which have errors of their own
+        return
+    if len(shape) > 1:
+        _refuse_other_shape(shape, inputs[0])
+
+
+def _refuse_other_shape(shape: tuple[int, ...], value: ir.Value) -> None:
+    """Refuse data of a shape that an input of a graph does not take."""
+    wanted = [] if value.shape is None else list(value.shape)
+    sizes = zip(wanted[1:], shape[1:], strict=False)
+    fits = len(shape) == len(wanted) and all(have == want for want, have in sizes if isinstance(want, int))
+    if wanted and not fits:
+        raise GraphError(
+            f"X has shape {tuple(shape)}; input {value.name!r} of the graph takes {_wanted(value)}."
+        )
 
 
 def _wanted(value: ir.Value) -> tuple[int | str, ...] | str:
@@ -410,12 +450,7 @@ def _cast(array: Any, value: ir.Value, allow_nan: bool) -> Any:
         array = array.reshape(-1, 1)
     elif len(shape) == 1 and array.ndim == 2 and array.shape[1] == 1:
         array = array.reshape(-1)
-    sizes = zip(shape[1:], array.shape[1:], strict=False)
-    fits = len(shape) == array.ndim and all(have == want for want, have in sizes if isinstance(want, int))
-    if shape and not fits:
-        raise GraphError(
-            f"X has shape {tuple(array.shape)}; input {value.name!r} of the graph takes {_wanted(value)}."
-        )
+    _refuse_other_shape(array.shape, value)
     if value.dtype is None or value.dtype == ir.DataType.STRING:
         return np.asarray(array, dtype=object)
     dtype = value.dtype.numpy()

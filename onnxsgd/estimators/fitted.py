@@ -19,7 +19,7 @@ import onnx_ir as ir
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.columns import column_names
-from onnxsgd.data.features import check_strings, check_X, takes_strings
+from onnxsgd.data.features import check_axes, check_strings, check_X, takes_strings
 from onnxsgd.data.generators import copied
 from onnxsgd.data.refusals import refuse_mask
 from onnxsgd.data.sequences import Sequences, is_one_array, read_sequences
@@ -540,6 +540,7 @@ class TrainedModel(HtmlDisplay):
             checked = check_X(self, X, reset=False, allow_nan=allow_nan, any_length=True)
             if self._takes(checked):
                 return checked
+        check_axes(X, inputs)
         is_graph = self.model is not None and not hasattr(self.model, "fit")
         of_graph = inputs if is_graph else None
         return check_X(self, X, reset=False, by_name=by_name, allow_nan=allow_nan, inputs=of_graph)

@@ -1,5 +1,6 @@
 """Data in all supported forms."""
 
+import re
 import tracemalloc
 import warnings
 from functools import partial
@@ -791,6 +792,25 @@ def test_graphs_refuse_data_without_rows_in_one_sentence(given, found):
     for call in (ours.predict, lambda X: ours.fit(X, np.arange(20.0))):
         with pytest.raises(GraphError, match=message):
             call(given)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (40, 192), (40, 2, 8, 8), (40, 3, 64), (40, 3, 4, 8)])
+def test_other_shapes_than_images_are_refused_by_the_shape_after_a_fit_too(shape):
+    """Not by scikit-learn's number of features, which for images is that of the channels."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N, 3, 8, 8] x) => (float[N, 1] y)
+        { f = Flatten(x) y = MatMul(f, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((192, 1), np.float32), "w"))
+    X, y = np.ones((40, 3, 8, 8), np.float32), np.arange(40.0)
+    ours, other = regressor(model=model, max_iter=1), np.ones(shape, np.float32)
+    message = re.escape(f"X has shape {shape}; input 'x' of the graph takes ('any', 3, 8, 8).")
+    for fit in (lambda: None, lambda: ours.fit(X, y)):
+        fit()
+        for call in (ours.predict, lambda X: ours.partial_fit(X, y[: len(X)])):
+            with pytest.raises(GraphError, match=f"^{message}$"):
+                call(other)
+        with pytest.raises(GraphError, match=f"^{message}$"):
+            ours.predict(other.tolist())
 
 
 def test_entries_that_only_the_whole_graph_takes():
