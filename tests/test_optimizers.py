@@ -130,6 +130,7 @@ NAMED = {
         {"steering": 0.3, "with_penalties": True},
         {"steering": 0.3, "with_sizes": True},
         {"steering": 0.3, "rest": 0.4},
+        {"steering": 0.3, "rest": 0.4, "square_rest": 1.5},
     ],
 }
 NAMED_CASES = [
@@ -175,9 +176,9 @@ def test_a_proximal_optimizer_applies_the_l1_penalty(steering, with_penalties):
     options = {"steering": steering, "with_penalties": with_penalties}
     plain, expected = PLAIN["block_adam"](**options), start
     optimizer = optimizers.BlockAdam(**options)
-    weights = run_updates(optimizer, start, noise, [0.05] * 40, 0.002, np.float64, l1=0.002)
+    weights = run_updates(optimizer, start, noise, [0.05] * 40, 0.002, np.float64, l1=0.006)
     for t, (weight, gradient) in enumerate(zip(weights, noise, strict=True), start=1):
-        expected = plain(expected, gradient, t, 0.05, 0.002, 0.002)
+        expected = plain(expected, gradient, t, 0.05, 0.002, 0.006)
         np.testing.assert_allclose(weight, expected, rtol=1e-11, atol=1e-13)
     assert 0 < np.count_nonzero(expected) < 12
 
@@ -213,7 +214,7 @@ def test_a_gradient_of_zeros_moves_nothing(steering, dtype):
         np.testing.assert_array_equal(weight, start)
 
 
-@pytest.mark.parametrize(("sign", "bound"), [(1.0, 4.0), (-1.0, 0.03)])
+@pytest.mark.parametrize(("sign", "bound"), [(1.0, 10.0), (-1.0, 0.03)])
 def test_a_steered_rate_stays_within_its_bounds(sign, bound):
     """Gradients of one direction lead to the longest step, those that turn at each update to the shortest."""
     gradients = np.array([sign**t * np.ones((1, 2)) for t in range(400)])
@@ -257,6 +258,7 @@ def test_a_steered_rate_does_not_grow_at_the_minimum_of_a_penalised_loss(norm_ax
         (optimizers.AdamW, {"epsilon": 0.0}),
         (optimizers.BlockAdam, {"beta_2": 1.0}),
         (optimizers.BlockAdam, {"rest": 1.0}),
+        (optimizers.BlockAdam, {"square_rest": 0.0}),
         (optimizers.RMSProp, {"rho": 1.0}),
         (optimizers.Adagrad, {"epsilon": 0.0}),
         (optimizers.Lion, {"beta_2": 1.0}),
@@ -268,7 +270,9 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
         cls(**options)
 
 
-@pytest.mark.parametrize("option", [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "option", [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}, {"square_rest": 1.0}], ids=str
+)
 def test_options_of_an_angle_that_steers_nothing_are_refused(option):
     ((name, value),) = option.items()
     with pytest.raises(OnnxSGDError, match=f"{name}={value} has no effect with steering=0"):

@@ -73,6 +73,9 @@ _STEERING = 0.1
 #: noise: with this rule, the weights of 400 columns of 20 factors, and of good networks, are lost within
 #: 4,000 single rows.
 _ROWS_OF_REST = 1 / 23, 16
+#: The rest of dense data in multiples of the square of the cosine and the rows of an update, where these are
+#: fewer than the second number.
+_SQUARE_REST, _ROWS_OF_SQUARE_REST = 3.0, 8
 
 
 @dataclass(frozen=True)
@@ -303,7 +306,9 @@ class FitPlan:
         optimizer = self.recipe.optimizer
         if not (self.recipe.is_auto and self.recipe.in_parts and isinstance(optimizer, BlockAdam)):
             return optimizer
-        rest = optimizer.rest
+        rest, square_rest = optimizer.rest, optimizer.square_rest
+        if square_rest is None and n_sparse_columns is None and n_rows < _ROWS_OF_SQUARE_REST:
+            square_rest = _SQUARE_REST * n_rows
         if rest is None and n_sparse_columns is not None and is_linear and not self.is_regression:
             rest = _rest(n_sparse_columns, n_rows)
         return _changed(
@@ -311,6 +316,7 @@ class FitPlan:
             with_penalties=optimizer.with_penalties or is_linear,
             with_sizes=optimizer.with_sizes or not self.is_regression,
             rest=rest,
+            square_rest=square_rest,
         )
 
     def rate_of_stream(self, is_linear: bool, columns: float) -> float:

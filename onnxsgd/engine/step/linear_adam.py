@@ -9,11 +9,14 @@ mean of squares over a block is a product with a constant matrix, which also spr
     [W | b] = [W | b] - (M + p [W | b]) / (s / (r eta) + p),   p = l2 / r
 
 where g is the weight of a sample, A the matrix of means, r the factor of the first moment. The pull p has a
-number for each column. Where the rate is steered, the same product takes the means of M G and of M^2, and s
-is divided by the factor that follows; with penalties in the angle, of (M + p [W | b]) in place of M. The
-graph also gathers the rows of the batches, from a table of all data where that is small. As in
-:mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a column of targets, and a margin rows with
-signs.
+number for each column. The graph also gathers the rows of the batches, from a table of all data where that is
+small. As in :mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a column of targets, and a margin
+rows with signs.
+
+Where the rate is steered, the same product takes the means of M G and of M^2, and s is divided by the factor
+that follows; with penalties in the angle, of (M + p / r [W | b]) in place of M. Steps are along G::
+
+    [W | b] = [W | b] - (G + p [W | b]) / (s / eta + p),   p = l2
 
 A preconditioner P takes the penalty into the gradient, p = l2, and has the moments of a direction::
 
@@ -97,8 +100,8 @@ class LinearBlocks:
         Whether penalties count in the angle that steers the rate.
     with_sizes : bool
         Whether the size of the gradient counts.
-    rest : float
-        The cosine that leaves a factor as it is.
+    rests : (float, float or None)
+        The cosine that leaves a factor as it is, and its bound in multiples of the square of the cosine.
     """
 
     layer: LinearLayer
@@ -111,7 +114,12 @@ class LinearBlocks:
     is_preconditioned: bool = False
     with_penalties: bool = False
     with_sizes: bool = False
-    rest: float = REST
+    rests: tuple[float, float | None] = (REST, None)
+
+    @property
+    def counts_gradients(self) -> bool:
+        """Whether an update has the number of gradients in the moment, which that of penalties has too."""
+        return bool(self.steering) and self.with_penalties and self.layer.is_penalised
 
     @property
     def states(self) -> dict[str, str]:
@@ -150,7 +158,8 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     [n, n_outputs]; `rows` [n_batches, batch_size], if the graph gathers them from the table, otherwise the
     table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
     the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
-    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; for a layer with a penalty `pull`
+    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; `n_gradients`, 1 / r, [n_batches, 1, 1], if
+    penalties count in the angle; for a layer with a penalty `pull`
     [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded; `preconditioner`
     [width, width], if there is one.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
@@ -177,6 +186,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
     inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
     pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
+    n_gradients = [tensor("n_gradients", None, 1, 1)] if blocks.counts_gradients else []
     preconditioner = tensor(PRECONDITIONER, layer.width, layer.width)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
@@ -197,7 +207,9 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     states = body.inputs[: len(blocks.states)]
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
-    stacked = [forward, backward, inverse_rate, *pulls, *(target if layer.reads_target else [])]
+    stacked = [
+        forward, backward, inverse_rate, *pulls, *n_gradients, *(target if layer.reads_target else []),
+    ]  # fmt: skip
     score = tensor("scores", None, *layer.shape_of_scores)
     steps = [tensor("steps", None, n_outputs, layer.width)] if layer.is_penalised else []
     attributes = {"body": body, "num_scan_inputs": len(stacked)}
@@ -208,7 +220,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     graph.inputs.extend(
         [
             *first, *tables, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
-            *([pull, penalty_scale] if layer.is_penalised else []),
+            *([pull, penalty_scale] if layer.is_penalised else []), *n_gradients,
             *([preconditioner] if blocks.is_preconditioned else []),
         ]
     )  # fmt: skip
@@ -230,9 +242,10 @@ def _body(
     of_blocks = [value(name, n_rows, width) for name in list(blocks.states)[2:]]
     forward, backward = value("forward", size, width), value("backward", size, width)
     inverse_rate, pull = value("inverse_rate", *blocks.shape_of_rates), value("pull", 1, width)
+    n_gradients = [value("n_gradients", 1, 1)] if blocks.counts_gradients else []
     target = layer.scanned(value("target", size, n_outputs))
     pulls = [pull] if layer.is_penalised else []
-    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *target]
+    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *n_gradients, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         score = layer.scores(op, forward, weights)
@@ -245,13 +258,15 @@ def _body(
         else:
             new_first = _decayed_sum(blocks, op, first, gradient)
             pulled = op.Mul(weights, pull) if pulls else None
+            of_moment = op.Mul(pulled, *n_gradients) if n_gradients and pulled is not None else None
             new_second, *new_factors = new_blocks = _moved_blocks(
-                blocks, op, gradient, first, of_blocks, pulled
+                blocks, op, gradient, first, of_blocks, of_moment
             )
             size_of_gradient = op.Sqrt(new_second)
             for factor in new_factors:
                 size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-            along = new_first if pulled is None else op.Add(new_first, pulled)
+            along = gradient if new_factors else new_first
+            along = along if pulled is None else op.Add(along, pulled)
             if pulls and blocks.has_one_rate:
                 # of one number: a product takes less time than two operators
                 divisor = op.Gemm(inverse_rate, size_of_gradient, pull)
@@ -283,14 +298,14 @@ def _moved_blocks(
 ) -> list[ir.Value]:
     """Return the new second moment, and the new logarithm of the factor if the rate is steered.
 
-    `pulled` is the part of the penalty in the first moment, if there is one.
+    `pulled` is the part of the penalty in the first moment, if it counts in the angle.
     """
     second, *factors = of_blocks
     square = _squares(blocks, op, gradient)
     if not factors:
         return [_decayed_means(blocks, op, second, square)]
     means = _means(blocks, op, first)
-    if pulled is not None and blocks.with_penalties:
+    if pulled is not None:
         most = bound_of_pull(first)
         first = op.Add(first, op.Clip(pulled, -most, most))
     product = op.Mul(first, gradient)
@@ -302,7 +317,7 @@ def _moved_blocks(
     steering: ir.Value | float = blocks.steering
     if blocks.with_sizes:
         steering = sized(op, steering, square, op.Mul(second, 1.0 - blocks.beta_2))
-    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rest)]
+    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rests)]
 
 
 def _moved_along(
@@ -507,7 +522,9 @@ class LinearAdamRunner:
 
     def _fill_rates(self, call: _Call, present: Tensors, scalars: np.ndarray) -> None:
         """Copy the numbers of the updates, with those of each column of the weights."""
-        factor, inverse = scalars[:, self._momentum_rate], call.arrays["inverse_rate"]
+        moment, inverse = scalars[:, self._momentum_rate], call.arrays["inverse_rate"]
+        # a step along the gradient has no factor of the sum of gradients in the moment
+        factor = np.ones_like(moment) if self._blocks.steering else moment
         for name, column, place in self._rates:
             rate = (scalars[:, place] * factor)[:, None, None]
             scale = present.get((name, RATE_SCALE))
@@ -522,6 +539,8 @@ class LinearAdamRunner:
             # a preconditioned gradient includes the penalty, a moment has the factor of its sum
             factor = np.ones_like(factor) if self._blocks.is_preconditioned else factor
             np.divide(scalars[:, self._decay], factor, out=call.arrays["pull"][:, 0, 0], casting="same_kind")
+        if self._blocks.counts_gradients:
+            np.reciprocal(moment, out=call.arrays["n_gradients"][:, 0, 0], casting="same_kind")
 
 
 class _Call:

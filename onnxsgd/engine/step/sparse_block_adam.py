@@ -66,7 +66,8 @@ class _BlockAdam:
         w = scale (W - reach N),   m = power N
 
     N is the table of the moment and W that of the weight, each with a multiple of the centre beside it. Where
-    all columns are updated, the reach is zero. An update adds the gradient over the power to N.
+    all columns are updated, and where the rate is steered, the reach is zero. An update adds the gradient
+    over the power to N.
 
     Columns whose factor of the penalty is not the common one are few as a rule, and have updates of their
     own.
@@ -101,7 +102,7 @@ class _BlockAdam:
         self._weight, self._moment, self._decays, self._centre = weight, moment, decays, centre
         #: Whether the penalty counts in the angle.
         self._pulls = decays and optimizer.with_penalties and LOG_FACTOR in shapes
-        self._has_sizes, self._rest = optimizer.with_sizes, optimizer.used_rest
+        self._has_sizes, self._rests = optimizer.with_sizes, optimizer.rests
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -200,8 +201,11 @@ class _BlockAdam:
             number, _positive(square), product * old_power, partial(self._sums_of_weight, gradient, others)
         )
         if self._pulls:
-            self._move_sums(number, rate, others)
-        self._advance(rate * (self._shares[number] * self._power) / self._scale)
+            self._move_sums(number, rate, square, product * old_power, others)
+        if self._steering:
+            self._advance_along(rows, gradient, rate / self._scale)
+        else:
+            self._advance(rate * (self._shares[number] * self._power) / self._scale)
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
@@ -223,6 +227,17 @@ class _BlockAdam:
     def _advance(self, step: _Sum) -> None:
         """Subtract a multiple of N from the weight over the scale."""
         raise NotImplementedError
+
+    def _advance_along(self, rows: SparseRows, gradient: np.ndarray, step: _Sum) -> None:
+        """Subtract a multiple of the last gradient of the weight from it, over the scale."""
+        raise NotImplementedError
+
+    def _advance_along_centre(self, rows: SparseRows, gradient: np.ndarray, step: _Sum) -> None:
+        """Subtract the multiple of the centre in that gradient."""
+        if rows.offsets is not None:
+            total, along = _sums_of_rows(rows.offsets, gradient)
+            self._of_weight = self._of_weight + step * total
+            self._mean_of_weight = self._mean_of_weight - step * (along - total * self._square_of_centre)
 
     def _fold(self) -> None:
         """Compute the weight and the moment themselves."""
@@ -263,18 +278,19 @@ class _BlockAdam:
             others[:] = weight, of_gradient, moment
         return self._with_penalties(self._with_gradient, self._with_moment, self._with_itself, *others)
 
-    def _move_sums(self, number: int, rate: _Sum, others: list[np.ndarray]) -> None:
-        """Update the sums of products of the weight in common columns, after those of the moment."""
-        step, square = rate * self._shares[number], self._moment_square
+    def _move_sums(
+        self, number: int, rate: _Sum, square: _Sum, product: _Sum, others: list[np.ndarray]
+    ) -> None:
+        """Update the sums of products of the weight in common columns, given those of the gradient."""
         if others:
             _, gradient, moment = others
-            square = square - self._total((self._beta_1 * moment + gradient) ** 2)
+            square = square - self._total(gradient * gradient)
+            product = product - self._total(gradient * moment)
         divisor = 1.0 + rate * self._decay_rates[number] * self._penalty
-        with_moment = self._beta_1 * self._with_moment + self._with_gradient
-        self._with_itself = (
-            _positive(self._with_itself + step * (step * square - 2.0 * with_moment)) / divisor**2
-        )
-        self._with_moment = (with_moment - step * square) / divisor
+        with_itself = self._with_itself + rate * (rate * square - 2.0 * self._with_gradient)
+        with_moment = self._beta_1 * (self._with_moment - rate * product) + self._with_gradient
+        self._with_itself = _positive(with_itself) / divisor**2
+        self._with_moment = (with_moment - rate * square) / divisor
 
     def _shrink(self, decay: Any) -> None:
         """Apply the penalty."""
@@ -344,7 +360,9 @@ class _BlockAdam:
         if self._has_sizes:
             size = square * self._share / (self._second * (1.0 - self._beta_2) + self._tiny)
             steering = steering * np.minimum(size, MOST_SIZE)
-        moved = self._factor + (cosine - self._rest) * steering
+        rest, of_square = self._rests
+        level = rest if of_square is None else np.minimum(cosine * cosine * of_square, rest)
+        moved = self._factor + (cosine - level) * steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = _positive(moment_square)
@@ -452,7 +470,9 @@ class SparseBlockAdam(_BlockAdam):
         # to N the gradient, and to W as much as leaves w unchanged
         np.multiply(gradient, 1.0 / power, out=self._step)
         np.multiply(self._step, self._reach, out=self._step_of_weight)
-        for table, step in zip(self._tables, self._steps, strict=True):
+        # without a reach a table of W alone stays as it is
+        only = slice(-1, None) if self._steering else slice(None)
+        for table, step in zip(self._tables[only], self._steps[only], strict=True):
             rows.add_transposed_product(step, table)
         # the last table holds N, and its product grows by that of the gradient
         np.negative(self._products[-1], out=self._later_products[-1])
@@ -470,6 +490,13 @@ class SparseBlockAdam(_BlockAdam):
 
     def _advance(self, step: _Sum) -> None:
         self._reach = self._reach + step
+
+    def _advance_along(self, rows: SparseRows, gradient: np.ndarray, step: _Sum) -> None:
+        # the reach is zero: no step is along N
+        self._step.fill(0)
+        np.multiply(gradient, -step, out=self._step_of_weight)
+        rows.add_transposed_product(self._steps[0], self._tables[0])
+        self._advance_along_centre(rows, gradient, step)
 
     def end(self) -> None:
         """Let the tensors have their present values."""
@@ -553,13 +580,21 @@ class WholeBlockAdam(_BlockAdam):
         return float(np.add.reduce(sums, axis=None))
 
     def _advance(self, step: _Sum) -> None:
-        if isinstance(step, float):
-            _add_scaled(self._weight, -step, self._moment)
-        else:
-            _subtract_multiples(self._weight, _like(self._weight, step), self._moment)
+        self._subtract(step, self._moment)
         if self._centre is not None:
             self._of_weight = self._of_weight - step * self._of_moment
             self._mean_of_weight = self._mean_of_weight - step * self._mean_of_moment
+
+    def _advance_along(self, rows: SparseRows, gradient: np.ndarray, step: _Sum) -> None:
+        self._subtract(step, self._gradient)
+        self._advance_along_centre(rows, gradient, step)
+
+    def _subtract(self, step: _Sum, table: np.ndarray) -> None:
+        """Subtract a multiple of a table from the weight over the scale."""
+        if isinstance(step, float):
+            _add_scaled(self._weight, -step, table)
+        else:
+            _subtract_multiples(self._weight, _like(self._weight, step), table)
 
     def end(self) -> None:
         """Let the tensors have their present values."""

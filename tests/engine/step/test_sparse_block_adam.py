@@ -36,12 +36,11 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
             n = m + (1 - 0.9**t) * l2 * penalties * w if steers else m
             cosine = total(n * G) / np.maximum(np.sqrt(total(n**2) * total(G**2)), 1e-30)
             counted = np.minimum(total(G**2) / size / v, 2.0) * steering if sizes else steering
-            factor = np.clip(
-                factor + counted * (cosine - (0.03 if rest is None else rest)), np.log(0.03), np.log(4.0)
-            )
+            level = 0.02 if rest is None else np.minimum(rest, 1.5 * cosine**2)
+            factor = np.clip(factor + counted * (cosine - level), np.log(0.03), np.log(10.0))
         m = 0.9 * m + 0.1 * G
         rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
-        w = (w - rate * m / (1 - 0.9**t)) / (1 + rate * l2 * penalties)
+        w = (w - rate * (G if steering else m / (1 - 0.9**t))) / (1 + rate * l2 * penalties)
     return w, products
 
 
@@ -84,7 +83,10 @@ def test_updates_are_those_of_dense_batches(
     shapes |= {PENALTY_SCALE: (D, 1)} if l2 else {}
     shapes |= {LOG_FACTOR: blocks} if steering else {}
     centre = CENTRE.astype(dtype) if is_centred else None
-    optimizer = BlockAdam(steering=steering, with_penalties=bool(steers), with_sizes=bool(sizes), rest=rest)
+    optimizer = BlockAdam(
+        steering=steering, with_penalties=bool(steers), with_sizes=bool(sizes), rest=rest,
+        square_rest=None if rest is None else 1.5,
+    )  # fmt: skip
     if form == "sparse":
         updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0, optimizer=optimizer, centre=centre)
     else:
