@@ -592,7 +592,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             # the outputs of samples of several lengths are those of no layer
             output_layer=NO_LAYER
             if self._follows_lengths or not recipe.is_auto
-            else learner.output_layer(self._n_outputs),
+            else learner.output_layer(self._score_shape or (self._n_outputs,)),
             is_regression=self._task == "regression",
             multipliers=multipliers,
             missed=self._state.missed,

@@ -222,15 +222,14 @@ class Learner:
         split = undivided(self.with_weights({}, score_only=True) if self.numbers else self.score_model)
         return Parts(split, {}, InferenceGraph(split.tail, self.score, self.learned))
 
-    def output_layer(self, n_outputs: int) -> OutputLayer:
-        """Return the last layer of the graph, which has so many outputs."""
-        if n_outputs not in self._output_layers:
-            layer = output_layer(self.score_model, self.weights, n_outputs)
-            self._output_layers[n_outputs] = layer
-        return self._output_layers[n_outputs]
+    def output_layer(self, sizes: tuple[int, ...]) -> OutputLayer:
+        """Return the last layer of the graph, which has scores of these sizes for a sample."""
+        if sizes not in self._output_layers:
+            self._output_layers[sizes] = output_layer(self.score_model, self.weights, sizes)
+        return self._output_layers[sizes]
 
     @cached_property
-    def _output_layers(self) -> dict[int, OutputLayer]:
+    def _output_layers(self) -> dict[tuple[int, ...], OutputLayer]:
         return {}
 
     @cached_property

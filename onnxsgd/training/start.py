@@ -456,7 +456,7 @@ class StartFinder:
             if self.target is None:
                 return 1.0 / math.sqrt(np.mean(raw**2)), self.constant + np.zeros(raw.shape[1])
             mean, share = np.average(raw, axis=0, weights=self.sample_weight), self.sample_weight[:, None]
-            centred = raw - mean
+            centred = raw - self.layer.pooled(mean)
             scale: float | np.ndarray
             if self.is_linear:
                 scale = float((share * centred * self.target).sum() / (share * centred**2).sum())
@@ -467,9 +467,10 @@ class StartFinder:
 
     def _narrowed(self, centred: np.ndarray) -> np.ndarray:
         """Return the factor of each prediction of a network: 1 where it is not much wider than the target."""
-        share = self.sample_weight[:, None] / self.sample_weight.sum()
-        target = self.target - (share * self.target).sum(axis=0)
-        ratios = np.sqrt((share * target**2).sum(axis=0) / (share * centred**2).sum(axis=0))
+        share, pooled = self.sample_weight[:, None] / self.sample_weight.sum(), self.layer.pooled
+        target = self.target - pooled((share * self.target).sum(axis=0))
+        squares = [pooled((share * table**2).sum(axis=0)) for table in (target, centred)]
+        ratios = np.sqrt(squares[0] / squares[1])
         return np.where((ratios > 0) & (ratios < 1.0 / _LARGE), ratios, 1.0)
 
     def _with_last_layer(self, tensors: Tensors, scale: float | np.ndarray, shift: np.ndarray) -> Tensors:
@@ -479,9 +480,10 @@ class StartFinder:
         scales = np.zeros_like(missing) + scale
         for part in self.layer.weights:
             weight = part.scaled(tensors[part.name, WEIGHT].astype(np.float64), scales)
-            if part.name in self.intercepts and weight.size == len(part.factors):
-                weight += (missing[part.columns] / part.factors).reshape(weight.shape)
-                missing[part.columns] = 0.0
+            if part.name in self.intercepts and weight.shape == part.shape:
+                added = part.means(missing[part.outputs] / part.factors)
+                weight += added.reshape(weight.shape)
+                missing[part.outputs] -= added[part.channels] * part.factors
             changed[part.name, WEIGHT] = weight.astype(tensors[part.name, WEIGHT].dtype)
         return changed
 

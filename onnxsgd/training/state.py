@@ -305,7 +305,7 @@ def _debts(names: Sequence[str]) -> set[tuple[str, str]]:
 def output_unit(plan: FitPlan, state: FitState) -> float:
     """Return the unit of all rates of an even last layer: that of its raw predictions, over the factor."""
     part = plan.scaled_layer.weights[0]
-    return abs(float(_target_scales(plan, state)[part.start]) / part.factors[0])
+    return abs(float(_target_scales(plan, state)[part.outputs[0]]) / float(part.factors[0]))
 
 
 def rate_scales(

@@ -40,7 +40,19 @@ RNG = np.random.RandomState(0)
 X = RNG.normal(size=(200, 3))
 Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 7.0 + 0.1 * RNG.normal(size=(200, 1))
 WEIGHT_OF_ROWS = RNG.uniform(0.5, 2.0, 200)
-LAYER = OutputLayer((OutputWeight("b", 0, (1.0,), (1,)), OutputWeight("w", 0, (1.0,), (1, 1))), (0.0,))
+
+
+def layer_of(factor):
+    """Return the last layer of factor (x w + b)."""
+    of_output = np.zeros(1, int), np.array([factor])
+    parts = [
+        OutputWeight(name, *of_output, shape, np.zeros(1, int))
+        for name, shape in [("b", (1,)), ("w", (1, 1))]
+    ]
+    return OutputLayer(tuple(parts), (0.0,))
+
+
+LAYER = layer_of(1.0)
 
 
 def test_the_best_constant_of_means_and_variances():
@@ -168,9 +180,7 @@ VARIANCE = float(np.average((Y.ravel() - MEAN) ** 2, weights=WEIGHT_OF_ROWS))
 
 
 def test_zeros_start_at_the_mean():
-    line = Line([0, 0, 0], 0.0, factor=4.0, layer=OutputLayer(
-        (OutputWeight("b", 0, (4.0,), (1,)), OutputWeight("w", 0, (4.0,), (1, 1))), (0.0,)
-    ))  # fmt: skip
+    line = Line([0, 0, 0], 0.0, factor=4.0, layer=layer_of(4.0))
     start = line.find()
     assert 4 * line.b == pytest.approx(MEAN)
     assert start[:4] == pytest.approx((VARIANCE / 2, VARIANCE / 2, 1.0, False))

@@ -10,12 +10,21 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxsgd._cached_property import cached_property
-from onnxsgd.graph.nodes import attribute, constant, first, operands, required, standard_operator
+from onnxsgd.graph.nodes import (
+    attribute,
+    constant,
+    first,
+    fixed_size,
+    operands,
+    rank,
+    required,
+    standard_operator,
+)
 
 __all__ = ["NO_LAYER", "OutputLayer", "OutputWeight", "output_layer"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OutputWeight:
     """A trained weight of the last layer.
 
@@ -23,42 +32,52 @@ class OutputWeight:
     ----------
     name : str
         The weight.
-    start : int
-        The first of the outputs that it computes.
-    factors : tuple of float
+    outputs : ndarray of int
+        The outputs that it computes.
+    factors : ndarray
         The factor between the product, or the sum, and each of these outputs.
     shape : tuple of int
-        The shape of a number for each output that broadcasts to the weight; ones for a weight without an
+        The shape of a number for each channel that broadcasts to the weight; ones for a weight without an
         axis of outputs.
+    channels : ndarray of int
+        The channel of each output, a place in `shape`: an output alone, all pixels of a convolution, or all
+        steps of a product.
     """
 
     name: str
-    start: int
-    factors: tuple[float, ...]
+    outputs: np.ndarray
+    factors: np.ndarray
     shape: tuple[int, ...]
+    channels: np.ndarray
 
-    @property
-    def columns(self) -> slice:
-        """The outputs."""
-        return slice(self.start, self.start + len(self.factors))
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """The number of outputs of each channel."""
+        return np.bincount(self.channels, minlength=math.prod(self.shape))
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """Return the mean over the outputs of each channel, from a value for each output of the weight."""
+        return np.bincount(self.channels, values, len(self.counts)) / self.counts
 
     def unit(self, scales: np.ndarray) -> np.ndarray:
         """Return the change of the weight that changes the outputs by their scales.
 
-        A weight without an axis of outputs has the root mean square over them.
+        For several outputs of a channel it is the root mean square over them.
         """
-        units = np.abs(scales[self.columns] / self.factors)
-        if math.prod(self.shape) != len(units):
-            return np.full(self.shape, np.sqrt(np.mean(units**2)))
+        units = np.zeros(len(self.counts))
+        # squares of scales may be beyond the range of their type
+        shares = np.abs(scales[self.outputs] / self.factors) / np.sqrt(self.counts)[self.channels]
+        np.hypot.at(units, self.channels, shares)
         return units.reshape(self.shape)
 
     def scaled(self, weight: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        """Return the weight whose outputs have these factors; the largest one without an axis of outputs."""
-        own = scales[self.columns]
-        return weight * (own.reshape(self.shape) if math.prod(self.shape) == len(own) else own.max())
+        """Return the weight whose outputs have these factors; the largest one of each channel."""
+        factors = np.full(len(self.counts), -np.inf)
+        np.maximum.at(factors, self.channels, scales[self.outputs])
+        return weight * factors.reshape(self.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OutputLayer:
     """The last layer, of one product or of a sum of several.
 
@@ -76,16 +95,23 @@ class OutputLayer:
     @cached_property
     def is_even(self) -> bool:
         """True if the rates of all weights have the same unit."""
-        return len({(part.start, tuple(map(abs, part.factors))) for part in self.weights}) < 2 and all(
-            len(part.factors) == 1 for part in self.weights
-        )
+        if any(len(part.outputs) > 1 for part in self.weights):
+            return False
+        return len({(int(part.outputs[0]), abs(float(part.factors[0]))) for part in self.weights}) < 2
+
+    def pooled(self, values: np.ndarray) -> np.ndarray:
+        """Return values for each output as means over the outputs that share weights."""
+        values = np.array(values, np.float64)
+        for part in self.weights:
+            values[part.outputs] = part.means(values[part.outputs])[part.channels]
+        return values
 
 
 #: A last layer without weights.
 NO_LAYER = OutputLayer((), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Place:
     """A value on the way back from the output.
 
@@ -93,34 +119,67 @@ class _Place:
     ----------
     value : ir.Value
         The value.
-    start : int
-        The first of the outputs that it enters.
+    outputs : ndarray of int
+        The outputs that it enters. If aligned, an array with the axes of the value, of which that of the
+        samples has one place, as have axes over which outputs are means.
     factors : ndarray
-        The factor between the value and each of these outputs.
+        The factor between the value and each of these outputs, of the same shape.
     is_aligned : bool
-        Whether the last axis of the value is that of these outputs.
+        Whether it is known which elements of the value enter which of these outputs.
     """
 
     value: ir.Value
-    start: int
+    outputs: np.ndarray
     factors: np.ndarray
-    is_aligned: bool
+    is_aligned: bool = True
 
     def times(self, factor: np.ndarray | float) -> _Place:
-        """Return the place with further factors: one, or one for each output."""
+        """Return the place with further factors: one, or an array that broadcasts to the outputs."""
         return replace(self, factors=self.factors * factor)
 
+    def moved(self, value: ir.Value, change: Callable[[np.ndarray], np.ndarray]) -> _Place:
+        """Return the place of another value, whose elements have changed places."""
+        return replace(self, value=value, outputs=change(self.outputs), factors=change(self.factors))
 
-def output_layer(model: ir.Model, weights: Collection[str], n_outputs: int) -> OutputLayer:
+    def mixed(self, value: ir.Value) -> _Place:
+        """Return the place of a value whose elements enter unknown outputs: that of a single one is known."""
+        place = self.moved(value, np.ravel)
+        return replace(place, is_aligned=self.is_aligned and self.outputs.size == 1)
+
+    def spread(self, table: np.ndarray) -> np.ndarray | None:
+        """Return a table with a number for each output, of the shape of these; None if it has others."""
+        if table.size == 1:
+            return np.full(self.outputs.shape, table.item())
+        if not self.is_aligned:
+            return None
+        try:
+            found = np.broadcast_to(table, np.broadcast_shapes(table.shape, self.outputs.shape))
+        except ValueError:
+            return None
+        return found.reshape(self.outputs.shape) if found.size == self.outputs.size else None
+
+
+def output_layer(model: ir.Model, weights: Collection[str], sizes: tuple[int, ...]) -> OutputLayer:
     """Return the last layer of `model`, which has one output: the last trained weights of each way to it.
 
-    Cases: Gemm, MatMul and Conv with a trained weight; sums and differences of several; before the output,
-    in any order, constants as factors, divisors and summands, frozen products, changes of form, columns of a
-    Concat, and functions such as Relu and Clip that keep the scale. A way with another operator has no
-    weights here.
+    Cases: Gemm, MatMul, Conv and ConvTranspose with a trained weight, of tables, pixels and steps; sums and
+    differences of several; before the output, in any order, constants as factors, divisors and summands,
+    frozen products, changes of form, means, other sizes of pictures, parts of a Concat, and functions such as
+    Relu and Clip that keep the scale. A way with another operator has no weights here.
+
+    Parameters
+    ----------
+    model : ir.Model
+        The graph.
+    weights : collection of str
+        The trained weights.
+    sizes : tuple of int
+        The shape of the output for a sample.
     """
+    n_outputs = math.prod(sizes)
     reader = _Reader(frozenset(weights), n_outputs)
-    reader.read(_Place(model.graph.outputs[0], 0, np.ones(n_outputs), True))
+    outputs = np.arange(n_outputs).reshape(1, *sizes)
+    reader.read(_Place(model.graph.outputs[0], outputs, np.ones(outputs.shape)))
     offset = None if reader.offset is None else tuple(reader.offset.tolist())
     return OutputLayer(tuple(reader.found.values()), offset)
 
@@ -152,7 +211,7 @@ class _Reader:
         operator = "" if node is None else standard_operator(node)
         if node is None or operator not in _READERS:
             self.offset = None
-        elif operator in ("Gemm", "MatMul", "Conv"):
+        elif operator in _PRODUCTS:
             yield from self._product(node, place)
         elif operator == "Mul" and (trained := next(filter(self._is_trained, operands(node)), None)):
             self._record(replace(place, value=trained))
@@ -163,74 +222,126 @@ class _Reader:
             yield from sources
 
     def _product(self, node: ir.Node, place: _Place) -> Iterator[_Place]:
-        alpha = float(attribute(node, "alpha", 1.0))
-        weight = required(node, 1)
+        """Record the weight of a product, or follow its data; its intercept is a summand."""
+        alpha, weight = float(attribute(node, "alpha", 1.0)), required(node, 1)
+        place = _channels_last(node, weight, place)
         if len(node.inputs) > 2 and node.inputs[2] is not None:
-            # the intercept of a Conv has another axis
-            kept = replace(
-                place, value=node.inputs[2], is_aligned=place.is_aligned and node.op_type == "Gemm"
-            )
-            yield kept.times(float(attribute(node, "beta", 1.0)))
+            beta = float(attribute(node, "beta", 1.0))
+            yield replace(place.times(beta), value=node.inputs[2])
         if self._is_trained(weight):
-            self._record(replace(place.times(alpha), value=weight), attribute(node, "transB", 0) == 1)
+            self._record(replace(place.times(alpha), value=weight), _axis_of_channels(node, weight))
         elif self._is_trained(first(node)):
             self._record(replace(place.times(alpha), value=first(node), is_aligned=False))
         else:
             self.offset = None
             if (frozen := constant(weight)) is not None and frozen.size:
-                size = _size(frozen.T if attribute(node, "transB", 0) else frozen, place)
+                size = _size(frozen, _axis_of_channels(node, weight), place)
                 yield replace(place.times(alpha * size), value=first(node), is_aligned=False)
 
     def _is_trained(self, value: ir.Value) -> bool:
         return value.name in self._weights
 
-    def _record(self, place: _Place, is_transposed: bool = False) -> None:
-        value, n = place.value, len(place.factors)
+    def _record(self, place: _Place, axis: int | None = None) -> None:
+        """Record a weight with channels along an axis, or a summand or factor that broadcasts."""
+        value = place.value
         usable = bool(np.isfinite(place.factors).all() and place.factors.all())
         if value.shape is None or not usable or value.name in self.found:
             return
-        axis = 0 if is_transposed else len(value.shape) - 1
-        shape = [1] * len(value.shape)
-        if place.is_aligned and value.shape and value.shape[axis] == n:
-            shape[axis] = n
-        factors = tuple(place.factors.tolist())
-        self.found[str(value.name)] = OutputWeight(str(value.name), place.start, factors, tuple(shape))
+        sizes = [fixed_size(value, i) for i in range(len(value.shape))]
+        shape = tuple(n if axis in (None, i) else 1 for i, n in enumerate(sizes))
+        channels = place.spread(np.arange(math.prod(shape)).reshape(shape if axis is None else -1))
+        if channels is None:
+            shape, channels = (1,) * len(sizes), np.zeros(place.outputs.size, int)
+        self.found[str(value.name)] = OutputWeight(
+            str(value.name), place.outputs.ravel(), place.factors.ravel(), shape, channels.ravel()
+        )
 
     def _add_constant(self, place: _Place, known: np.ndarray) -> None:
-        row = _row(known, place)
+        row = place.spread(known)
         if self.offset is None or row is None:
             self.offset = None
         else:
-            self.offset[place.start : place.start + len(place.factors)] += row * place.factors
+            self.offset[place.outputs] += row.astype(np.float64) * place.factors
 
 
-def _size(frozen: np.ndarray, place: _Place) -> np.ndarray | float:
-    """Return the norm of frozen coefficients: of those of each output, or the mean square over outputs."""
-    n, squares = len(place.factors), frozen.astype(np.float64) ** 2
-    if place.is_aligned and squares.ndim == 2 and squares.shape[1] == n:
-        return np.asarray(np.sqrt(squares.sum(axis=0)))
-    return math.sqrt(squares.sum() / n)
+def _axis_of_channels(node: ir.Node, weight: ir.Value) -> int:
+    """Return the axis of a weight that has a place for each channel of the product."""
+    if node.op_type in ("Conv", "ConvTranspose"):
+        # of groups, ConvTranspose has the channels of one alone, which do not broadcast to all
+        return int(node.op_type == "ConvTranspose")
+    return 0 if attribute(node, "transB", 0) else (rank(weight) or 1) - 1
 
 
-def _row(known: np.ndarray, place: _Place) -> np.ndarray | None:
-    """Return a constant as one number, or as one for each output; None if it is neither."""
-    n = len(place.factors)
-    if known.size == 1 or (place.is_aligned and known.shape and known.size == known.shape[-1] == n):
-        return known.astype(np.float64).reshape(-1)
-    return None
+def _channels_last(node: ir.Node, weight: ir.Value, place: _Place) -> _Place:
+    """Return the place of a product with the channels as the last axis."""
+    n_after = (rank(weight) or 2) - 2 if node.op_type in ("Conv", "ConvTranspose") else 0
+    if n_after >= place.outputs.ndim:
+        return place.mixed(place.value)
+    return place.moved(place.value, lambda table: np.moveaxis(table, -1 - n_after, -1))
+
+
+def _size(frozen: np.ndarray, axis: int, place: _Place) -> np.ndarray | float:
+    """Return the norm of frozen coefficients: of those of each channel, or the mean square over channels."""
+    squares = np.moveaxis(frozen.astype(np.float64) ** 2, axis, -1)
+    squares = squares.sum(axis=tuple(range(squares.ndim - 1)))
+    found = place.spread(squares)
+    return math.sqrt(squares.mean()) if found is None else np.asarray(np.sqrt(found))
 
 
 def _source(node: ir.Node, place: _Place) -> Iterator[_Place]:
-    """Follow the first operand, in the same order of elements."""
+    """Follow the first operand, whose axes are the same; means of pixels, and other sizes, keep a shift."""
     yield replace(place, value=first(node))
 
 
+def _mean(node: ir.Node, place: _Place) -> Iterator[_Place]:
+    """Follow the operand of a mean: the axes that are left out come back with one place."""
+    known = constant(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
+    axes = () if known is None else tuple(int(axis) for axis in known)
+    if attribute(node, "keepdims", 1):
+        yield replace(place, value=first(node))
+    elif axes and place.is_aligned and len(axes) + place.outputs.ndim == rank(first(node)):
+        yield place.moved(first(node), lambda table: np.expand_dims(table, axes))
+    else:
+        yield place.mixed(first(node))
+
+
 def _form(node: ir.Node, place: _Place) -> Iterator[_Place]:
-    """Follow the first operand, whose last axis may be another one."""
-    source, n = first(node), len(place.factors)
-    last = [None if not value.shape else value.shape[-1] for value in (source, place.value)]
-    keeps = node.op_type != "Transpose" and last == [n, n]
-    yield replace(place, value=source, is_aligned=place.is_aligned and (keeps or n == 1))
+    """Follow the first operand, which has the same elements in the same order, with other axes."""
+    sizes = _sizes_before(first(node), place)
+    if sizes is None:
+        yield place.mixed(first(node))
+    else:
+        yield place.moved(first(node), lambda table: table.reshape(sizes))
+
+
+def _sizes_before(source: ir.Value, place: _Place) -> tuple[int, ...] | None:
+    """Return the sizes of the outputs of a place with the axes before a change of form.
+
+    None: axes have unknown sizes, or there are several elements for an output, or outputs for an element.
+    """
+    value = place.value
+    if not place.is_aligned or rank(value) != place.outputs.ndim or not source.shape:
+        return None
+    pairs = zip(value.shape or (), place.outputs.shape, strict=True)
+    is_open = [not isinstance(size, int) for size in source.shape]
+    # the axis of the samples, which alone may differ: the first one of a graph for batches of one size
+    samples = is_open.index(True) if any(is_open) else 0
+    sizes = [size if isinstance(size, int) else 1 for size in source.shape]
+    sizes[samples] = 1
+    steps, rest = divmod(place.outputs.size, max(1, math.prod(sizes)))
+    if sum(is_open) > 1 or rest or not steps or sum(size != known for size, known in pairs) > 1:
+        return None
+    sizes[samples] = steps
+    return tuple(sizes)
+
+
+def _transposed(node: ir.Node, place: _Place) -> Iterator[_Place]:
+    """Follow the first operand, with the axes in their order before."""
+    order = attribute(node, "perm", range(place.outputs.ndim)[::-1])
+    if place.is_aligned and len(order) == place.outputs.ndim:
+        yield place.moved(first(node), lambda table: table.transpose(np.argsort(order)))
+    else:
+        yield place.mixed(first(node))
 
 
 def _negative(node: ir.Node, place: _Place) -> Iterator[_Place]:
@@ -247,15 +358,15 @@ def _scaled(node: ir.Node, place: _Place) -> Iterator[_Place]:
     """Follow the operand that a constant multiplies or divides."""
     known = [constant(value) for value in operands(node)]
     index = 1 if known[1] is not None else 0
-    factor = known[index]
-    if factor is None or (node.op_type == "Div" and index == 0):
+    if known[index] is None or (node.op_type == "Div" and index == 0):
         return
-    row = _row(factor, place)
-    if row is None:
-        row = np.sqrt(np.mean(factor.astype(np.float64) ** 2, keepdims=True)).reshape(-1)
+    factor = np.asarray(known[index], np.float64)
+    row = place.spread(factor)
+    size = math.sqrt(np.mean(factor**2)) if row is None else row
     with np.errstate(divide="ignore", over="ignore"):
         yield replace(
-            place.times(1.0 / row if node.op_type == "Div" else row), value=operands(node)[1 - index]
+            place.times(np.divide(1.0, size) if node.op_type == "Div" else size),
+            value=operands(node)[1 - index],
         )
 
 
@@ -266,35 +377,40 @@ def _variable(node: ir.Node, place: _Place) -> Iterator[_Place]:
             yield replace(place, value=value)
 
 
-def _columns(node: ir.Node, place: _Place) -> Iterator[_Place]:
+def _parts(node: ir.Node, place: _Place) -> Iterator[_Place]:
     """Follow the parts of a Concat of the outputs."""
-    parts = operands(node)
-    widths = [value.shape[-1] if value.shape else None for value in parts]
-    ranks = {len(value.shape) for value in parts if value.shape}
-    is_last = attribute(node, "axis") in {-1, *(rank - 1 for rank in ranks)}
-    known = [width for width in widths if isinstance(width, int)]
-    if not (place.is_aligned and is_last and len(known) == len(parts) and sum(known) == len(place.factors)):
+    parts, n_axes = operands(node), place.outputs.ndim
+    if not place.is_aligned or any(rank(value) != n_axes for value in parts):
         return
-    start = 0
-    for value, width in zip(parts, known, strict=True):
-        yield replace(
-            place, value=value, start=place.start + start, factors=place.factors[start : start + width]
-        )
-        start += width
+    axis = attribute(node, "axis") % n_axes
+    widths = [value.shape[axis] for value in parts if value.shape is not None]
+    known = [width for width in widths if isinstance(width, int)]
+    if len(known) != len(parts) or sum(known) != place.outputs.shape[axis]:
+        return
+    stops = np.cumsum(known)[:-1]
+    found = (np.split(table, stops, axis) for table in (place.outputs, place.factors))
+    for value, outputs, factors in zip(parts, *found, strict=True):
+        yield replace(place, value=value, outputs=outputs, factors=factors)
 
 
 #: Operators that are piecewise linear, with slopes of about 1.
 _PIECEWISE = frozenset({"Abs", "Clip", "LeakyRelu", "Max", "Min", "Relu"})
 
+#: Operators with a weight.
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
 #: The operands to follow, by operator.
 _READERS: dict[str, Callable[[ir.Node, _Place], Iterator[_Place]]] = {
     **dict.fromkeys(("Identity", "Cast"), _source),
     **dict.fromkeys(("Abs", "Clip", "LeakyRelu", "Relu"), _source),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"), _form),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "Resize"), _source),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _form),
     **dict.fromkeys(("Add", "Sub", "Sum"), _sum),
     **dict.fromkeys(("Mul", "Div"), _scaled),
     **dict.fromkeys(("Max", "Min"), _variable),
-    **dict.fromkeys(("Gemm", "MatMul", "Conv"), _source),
-    "Concat": _columns,
+    **dict.fromkeys(_PRODUCTS, _source),
+    "Concat": _parts,
     "Neg": _negative,
+    "ReduceMean": _mean,
+    "Transpose": _transposed,
 }
