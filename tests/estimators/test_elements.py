@@ -2,6 +2,7 @@
 
 import importlib.util
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 
@@ -19,6 +21,7 @@ from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable
 from onnxsgd.exceptions import GraphError, ParameterError, UnsupportedError
 from onnxsgd.losses import CrossEntropy, LogLoss, Loss, MulticlassHinge, SquaredError
 from onnxsgd.runtime.device import Device
+from onnxsgd.schedules import Auto
 
 ENGINES = ["portable", pytest.param("onnxruntime-training", marks=pytest.mark.native)]
 PLAIN = {
@@ -421,6 +424,100 @@ def test_regression_of_several_axes(loss, own, engine):
     )
     assert found.score(X, y) == pytest.approx(max(found.validation_scores_), abs=1e-5)
     assert found.score(X, y) > (0.95 if own else 0.5)
+
+
+HIDDEN, W_OF_UNITS = (_rng.normal(size=shape).astype(np.float32) / 2 for shape in ((F, 8), (8, K)))
+
+
+def network(kind, tail=()):
+    """Two layers for each element, behind one of 8 units, and nodes that follow; sizes are known."""
+    (f, k), (w, b) = W.shape, (np.float32(HIDDEN), np.zeros(8, np.float32))
+    tensors = {"w0": w.T, "b0": b, "w": W_OF_UNITS.T, "b": B}
+    if kind == "tokens":
+        tensors |= {"w0": w, "w": W_OF_UNITS}
+        layers = [("MatMul", ["x", "w0"], "p"), ("Add", ["p", "b0"], "h")]
+        layers += [("Relu", ["h"], "r"), ("MatMul", ["r", "w"], "q"), ("Add", ["b", "q"], "z")]
+        sizes = [10, f], [10, k]
+    else:
+        axes = len(SIZES) if kind == "pixels" else 1
+        tensors |= {name: tensors[name].reshape(*tensors[name].shape, *[1] * axes) for name in ("w0", "w")}
+        layers = [("Conv", ["x", "w0", "b0"], "h"), ("Relu", ["h"], "r"), ("Conv", ["r", "w", "b"], "z")]
+        elements = SIZES if kind == "pixels" else (10,)
+        sizes = [f, *elements], [k, *elements]
+    nodes = [helper.make_node(operator, inputs, [output]) for operator, inputs, output in layers]
+    out = "z"
+    for number, (operator, options) in enumerate(tail):
+        nodes.append(helper.make_node(operator, [out], [out := f"out_{number}"], **options))
+    last, shape = tail[-1][0] if tail else "", sizes[1]
+    if last == "Flatten":
+        shape = [k]
+    elif last == "Transpose":
+        shape = [*shape[1:], shape[0]]
+    return make_model(nodes, {"x": ["N", *sizes[0]]}, {out: ["N", *shape]}, tensors)
+
+
+#: Networks of several axes, and the axis of the channels of their targets.
+NETWORKS = {
+    "pixels": ("pixels", (), 1),
+    "channels last": ("pixels", [("Transpose", {"perm": [0, 2, 3, 1]})], 3),
+    "means of pixels": ("pixels", [("GlobalAveragePool", {}), ("Flatten", {})], 1),
+    "series": ("series", (), 1),
+    "tokens": ("tokens", (), 2),
+}
+
+
+def data_of(name):
+    """Return a network, standardised data, its predictions, and a summand for each channel of these."""
+    kind, tail, axis = NETWORKS[name]
+    rows = PIXELS - PIXELS.mean(axis=(0, 1, 2))
+    model, (X, _) = network(kind, tail), arrange(kind, rows / rows.std(axis=(0, 1, 2)))
+    made = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    z = made.run(None, {"x": X})[0].astype(np.float64)
+    channels = np.array([300.0, -20.0, 500.0, 1000.0]).reshape([K if i == axis else 1 for i in range(z.ndim)])
+    return model, X, z, channels
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_far_targets_shift_the_intercepts_of_channels(name):
+    """Weights that are right but for an offset of each channel need no training."""
+    model, X, z, channels = data_of(name)
+    settings = {"learning_rate": Auto(eta0=1e-9), "max_iter": 1, "random_state": 0, "tol": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        far = OnnxSGDRegressor(model, **settings).fit(X, z + channels)
+        # better than a constant prediction
+        near = OnnxSGDRegressor(model, **settings).fit(X, z + 0.3 * z.std())
+    np.testing.assert_allclose(far.get_weights()["b"], B + channels.ravel(), rtol=1e-5)
+    np.testing.assert_allclose(far.get_weights()["w"], near.get_weights()["w"], atol=1e-6)
+    np.testing.assert_allclose(near.get_weights()["b"], B, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_wide_predictions_are_scaled_to_their_channels(name):
+    """A channel has one factor, also where the target is wider in some elements."""
+    model, X, z, channels = data_of(name)
+    axis = NETWORKS[name][2]
+    widths = np.full(z.shape[1:], 0.01)
+    if z.ndim > 2:
+        widths[tuple(slice(None) if number == axis else 0 for number in range(1, z.ndim))] = 0.3
+    y = widths * z + channels / 100
+    settings = {"learning_rate": Auto(eta0=1e-12), "max_iter": 1, "random_state": 0, "tol": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = OnnxSGDRegressor(model, **settings).fit(X, y)
+    found = fitted.get_weights()["w"].reshape(W_OF_UNITS.shape if name == "tokens" else W_OF_UNITS.T.shape)
+    found = found if name == "tokens" else found.T
+    others = tuple(number for number in range(z.ndim) if number != axis)
+    np.testing.assert_allclose(found, W_OF_UNITS * y.std(axis=others) / z.std(axis=others), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_networks_learn_far_targets(name, scale):
+    model, X, z, channels = data_of(name)
+    y = scale * (z**2 + channels)
+    fitted = OnnxSGDRegressor(model, random_state=0).fit(X, y)
+    assert fitted.score(X, y) > 0.5
 
 
 def test_before_the_first_fit():
