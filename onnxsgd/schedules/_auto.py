@@ -33,8 +33,8 @@ class Auto(Schedule):
     more, the rate is smaller), and 10 (`steering` of :class:`~.optimizers.BlockAdam`). Its steps are along
     the gradient, without a momentum; in classification small gradients, as those of batches without a sample
     of a rare class, count little. In regression it begins anew where the loss is ten times that of each of
-    the calls before, and leaves out a single call of such a loss. A call in which training diverges is made anew
-    at a tenth of the rate. ``benchmarks/defaults.py`` and ``benchmarks/streams.py`` chose these numbers.
+    the calls before, and leaves out a single call of such a loss. A call in which training diverges is made
+    anew at a tenth of the rate. ``benchmarks/defaults.py`` and ``benchmarks/streams.py`` chose these numbers.
 
     Parameters
     ----------
