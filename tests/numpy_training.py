@@ -79,10 +79,11 @@ class PlainBlockAdam:
         with_sizes=False,
         rest=0.02,
         square_rest=None,
+        inertia=0.0,
     ):
         self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
         self.with_penalties, self.with_sizes = with_penalties, with_sizes
-        self.rest, self.square_rest = rest, square_rest
+        self.rest, self.square_rest, self.inertia = rest, square_rest, inertia
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
@@ -97,7 +98,8 @@ class PlainBlockAdam:
         rest = self.rest if self.square_rest is None else min(self.rest, self.square_rest * cosine**2)
         self.factor = np.clip(self.factor * np.exp(self.steering * size * (cosine - rest)), 0.03, 10.0)
         k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
-        w = w - k * (gradient if self.steering else self.m / (1 - self.beta_1**t))
+        share = self.inertia if self.steering else 1.0
+        w = w - k * ((1 - share) * gradient + share * self.m / (1 - self.beta_1**t))
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
 
 

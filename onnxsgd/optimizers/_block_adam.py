@@ -75,13 +75,14 @@ class BlockAdam(Optimizer):
     the rows do no harm. In the last layer of a model of several targets the mean is over the elements of one
     of them, and k has a factor for each. The default of ``learning_rate="auto"``.
 
-    With `steering`, steps are along the gradient alone, and each tensor multiplies the rate by a factor f of
-    its own, at first 1, which follows the angle between the gradient and the moment before it::
+    With `steering`, steps are along the gradient, with a share `inertia` of m, and each tensor multiplies the
+    rate by a factor f of its own, at first 1, which follows the angle between the gradient and the moment
+    before it::
 
         c = cos(gradient, m)
         f = f exp(steering (c - min(rest, square_rest c^2))), at least 0.03, at most 10
         k = f eta / sqrt(v / (1 - beta_2^t))
-        w = w - k gradient
+        w = w - k ((1 - inertia) gradient + inertia m / (1 - beta_1^t))
 
     Gradients that keep their direction make the steps longer, and gradients that turn, or of which noise is
     left, make them shorter: a stream that drifts is followed, and good weights are kept. Of noise in d equal
@@ -116,6 +117,10 @@ class BlockAdam(Optimizer):
         The largest rest in multiples of the square of the cosine, > 0, which needs a steering; None: the rest
         is the same for all cosines. Streams of dense data under ``learning_rate="auto"`` have 3 for each
         sample of a batch of fewer than 8.
+    inertia : float, default=0.0
+        The share of the moment in a step, in [0, 1], which needs a steering: without one it is 1. Streams of
+        networks under ``learning_rate="auto"`` have 0.5, as steps along the gradient alone turn in the few
+        directions in which their loss is steep.
     with_penalties : bool, default=False
         Whether the penalties count in the angle, which needs a steering. Streams of linear models under
         ``learning_rate="auto"`` have it.
@@ -137,6 +142,7 @@ class BlockAdam(Optimizer):
     with_sizes: bool = False
     rest: float | None = None
     square_rest: float | None = None
+    inertia: float = 0.0
 
     def __post_init__(self) -> None:
         check_shares(self, "beta_1", "beta_2")
@@ -149,8 +155,9 @@ class BlockAdam(Optimizer):
             check_number("rest", self.rest, least=0, below=1)
         if self.square_rest is not None:
             check_number("square_rest", self.square_rest, above=0)
-        for name in ("rest", "square_rest"):
-            if (value := getattr(self, name)) is not None and not self.steering:
+        check_number("inertia", self.inertia, least=0, most=1)
+        for name in ("rest", "square_rest", "inertia"):
+            if (value := getattr(self, name)) not in (None, 0.0) and not self.steering:
                 raise ParameterError(f"{name}={value!r} has no effect with steering=0: give a steering > 0.")
 
     @property
@@ -172,7 +179,7 @@ class BlockAdam(Optimizer):
     def structure(self) -> tuple[Any, ...]:
         if type(self) is not BlockAdam:
             return super().structure
-        return BlockAdam, self.steering > 0, self.with_penalties, self.with_sizes, self.rests
+        return BlockAdam, self.steering > 0, self.with_penalties, self.with_sizes, self.rests, self.inertia
 
     @property
     def rests(self) -> tuple[float, float | None]:
@@ -292,7 +299,11 @@ class BlockAdam(Optimizer):
                 steering = sized(op, steering, mean, op.Mul(second, op.Sub(1.0, scalars["beta_2"])))
             factor = steered(op, factor, product, moment_square, square, steering, self.rests)
             rate = op.Mul(rate, op.Exp(factor))
-            return op.Sub(weight, op.Mul(gradient, rate)), rate, (first, second, factor)
+            step = gradient
+            if self.inertia:
+                share = op.Mul(scalars["momentum_rate"], self.inertia)
+                step = op.Add(op.Mul(gradient, 1.0 - self.inertia), op.Mul(first, share))
+            return op.Sub(weight, op.Mul(step, rate)), rate, (first, second, factor)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         return weight, rate, (first, second)
 

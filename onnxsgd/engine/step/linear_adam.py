@@ -14,7 +14,8 @@ small. As in :mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a colu
 rows with signs.
 
 Where the rate is steered, the same product takes the means of M G and of M^2, and s is divided by the factor
-that follows; with penalties in the angle, of (M + p / r [W | b]) in place of M. Steps are along G::
+that follows; with penalties in the angle, of (M + p / r [W | b]) in place of M. Steps are along G, or with an
+inertia i along (1 - i) G + i r M::
 
     [W | b] = [W | b] - (G + p [W | b]) / (s / eta + p),   p = l2
 
@@ -102,6 +103,8 @@ class LinearBlocks:
         Whether the size of the gradient counts.
     rests : (float, float or None)
         The cosine that leaves a factor as it is, and its bound in multiples of the square of the cosine.
+    inertia : float
+        The share of the moment in a step of a steered rate.
     """
 
     layer: LinearLayer
@@ -115,11 +118,13 @@ class LinearBlocks:
     with_penalties: bool = False
     with_sizes: bool = False
     rests: tuple[float, float | None] = (REST, None)
+    inertia: float = 0.0
 
     @property
     def counts_gradients(self) -> bool:
-        """Whether an update has the number of gradients in the moment, which that of penalties has too."""
-        return bool(self.steering) and self.with_penalties and self.layer.is_penalised
+        """True if updates need the number of gradients in the moment: for that of penalties, or its mean."""
+        pulls = self.with_penalties and self.layer.is_penalised
+        return bool(self.steering) and (pulls or self.inertia > 0)
 
     @property
     def states(self) -> dict[str, str]:
@@ -159,7 +164,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
     the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
     [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; `n_gradients`, 1 / r, [n_batches, 1, 1], if
-    penalties count in the angle; for a layer with a penalty `pull`
+    penalties count in the angle or steps have an inertia; for a layer with a penalty `pull`
     [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded; `preconditioner`
     [width, width], if there is one.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
@@ -258,14 +263,15 @@ def _body(
         else:
             new_first = _decayed_sum(blocks, op, first, gradient)
             pulled = op.Mul(weights, pull) if pulls else None
-            of_moment = op.Mul(pulled, *n_gradients) if n_gradients and pulled is not None else None
+            has_angle = bool(blocks.steering) and blocks.with_penalties
+            of_moment = op.Mul(pulled, *n_gradients) if pulled is not None and has_angle else None
             new_second, *new_factors = new_blocks = _moved_blocks(
                 blocks, op, gradient, first, of_blocks, of_moment
             )
             size_of_gradient = op.Sqrt(new_second)
             for factor in new_factors:
                 size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-            along = gradient if new_factors else new_first
+            along = _step(blocks, op, gradient, new_first, *n_gradients) if new_factors else new_first
             along = along if pulled is None else op.Add(along, pulled)
             if pulls and blocks.has_one_rate:
                 # of one number: a product takes less time than two operators
@@ -286,6 +292,16 @@ def _body(
     step.type, step.shape = type_, weights.shape
     body.outputs.extend([*updated, score, *([step] if pulls else [])])
     return body
+
+
+def _step(
+    blocks: LinearBlocks, op: Builder, gradient: ir.Value, first: ir.Value, *n_gradients: ir.Value
+) -> ir.Value:
+    """Return the direction of a steered step."""
+    if not blocks.inertia:
+        return gradient
+    mean = op.Div(first, *n_gradients)
+    return op.Add(op.Mul(gradient, 1.0 - blocks.inertia), op.Mul(mean, blocks.inertia))
 
 
 def _moved_blocks(

@@ -66,8 +66,8 @@ class _BlockAdam:
         w = scale (W - reach N),   m = power N
 
     N is the table of the moment and W that of the weight, each with a multiple of the centre beside it. Where
-    all columns are updated, and where the rate is steered, the reach is zero. An update adds the gradient
-    over the power to N.
+    all columns are updated, and where steps are along gradients alone, the reach is zero. An update adds the
+    gradient over the power to N.
 
     Columns whose factor of the penalty is not the common one are few as a rule, and have updates of their
     own.
@@ -103,6 +103,8 @@ class _BlockAdam:
         #: Whether the penalty counts in the angle.
         self._pulls = decays and optimizer.with_penalties and LOG_FACTOR in shapes
         self._has_sizes, self._rests = optimizer.with_sizes, optimizer.rests
+        #: The share of the moment in a step.
+        self._inertia = optimizer.inertia if LOG_FACTOR in shapes else 1.0
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -200,12 +202,14 @@ class _BlockAdam:
         rate = self._rate(
             number, _positive(square), product * old_power, partial(self._sums_of_weight, gradient, others)
         )
+        of_moment = self._inertia * rate
         if self._pulls:
-            self._move_sums(number, rate, square, product * old_power, others)
-        if self._steering:
-            self._advance_along(rows, gradient, rate / self._scale)
-        else:
-            self._advance(rate * (self._shares[number] * self._power) / self._scale)
+            steps = rate - of_moment, of_moment * self._shares[number]
+            self._move_sums(number, rate, steps, square, product * old_power, others)
+        if self._inertia < 1.0:
+            self._advance_along(rows, gradient, (rate - of_moment) / self._scale)
+        if self._inertia > 0.0:
+            self._advance(of_moment * (self._shares[number] * self._power) / self._scale)
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
@@ -279,18 +283,33 @@ class _BlockAdam:
         return self._with_penalties(self._with_gradient, self._with_moment, self._with_itself, *others)
 
     def _move_sums(
-        self, number: int, rate: _Sum, square: _Sum, product: _Sum, others: list[np.ndarray]
+        self,
+        number: int,
+        rate: _Sum,
+        steps: tuple[_Sum, _Sum],
+        square: _Sum,
+        product: _Sum,
+        others: list[np.ndarray],
     ) -> None:
-        """Update the sums of products of the weight in common columns, given those of the gradient."""
+        """Update the sums of products of the weight in common columns, after those of the moment.
+
+        `steps`: the multiples of gradient and moment that are subtracted. `square` and `product` are the sums
+        of the squares of the gradient, and of its products with the moment before.
+        """
+        of_moment = self._moment_square
         if others:
             _, gradient, moment = others
             square = square - self._total(gradient * gradient)
             product = product - self._total(gradient * moment)
+            of_moment = of_moment - self._total((self._beta_1 * moment + gradient) ** 2)
+        first, second = steps
         divisor = 1.0 + rate * self._decay_rates[number] * self._penalty
-        with_itself = self._with_itself + rate * (rate * square - 2.0 * self._with_gradient)
-        with_moment = self._beta_1 * (self._with_moment - rate * product) + self._with_gradient
-        self._with_itself = _positive(with_itself) / divisor**2
-        self._with_moment = (with_moment - rate * square) / divisor
+        along = self._beta_1 * product + square
+        with_moment = self._beta_1 * self._with_moment + self._with_gradient
+        moved = first * (first * square - 2.0 * self._with_gradient + 2.0 * second * along)
+        moved = moved + second * (second * of_moment - 2.0 * with_moment)
+        self._with_itself = _positive(self._with_itself + moved) / divisor**2
+        self._with_moment = (with_moment - first * along - second * of_moment) / divisor
 
     def _shrink(self, decay: Any) -> None:
         """Apply the penalty."""
@@ -471,7 +490,7 @@ class SparseBlockAdam(_BlockAdam):
         np.multiply(gradient, 1.0 / power, out=self._step)
         np.multiply(self._step, self._reach, out=self._step_of_weight)
         # without a reach a table of W alone stays as it is
-        only = slice(-1, None) if self._steering else slice(None)
+        only = slice(None) if self._inertia else slice(-1, None)
         for table, step in zip(self._tables[only], self._steps[only], strict=True):
             rows.add_transposed_product(step, table)
         # the last table holds N, and its product grows by that of the gradient
@@ -492,7 +511,6 @@ class SparseBlockAdam(_BlockAdam):
         self._reach = self._reach + step
 
     def _advance_along(self, rows: SparseRows, gradient: np.ndarray, step: _Sum) -> None:
-        # the reach is zero: no step is along N
         self._step.fill(0)
         np.multiply(gradient, -step, out=self._step_of_weight)
         rows.add_transposed_product(self._steps[0], self._tables[0])
