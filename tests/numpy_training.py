@@ -65,7 +65,7 @@ class PlainBlockAdam:
 
     The proximal operator of ``k (l1 |w| + l2 w^2 / 2)``: Parikh and Boyd 2014, 6.5.2 and 6.5.3. The angle of
     the gradient and the mean of those before it, or of those of the objective, steers the rate, as in Baydin
-    et al. 2018; steps are then along the gradient.
+    et al. 2018; steps are then along the mean of both.
     """
 
     def __init__(
@@ -79,11 +79,10 @@ class PlainBlockAdam:
         with_sizes=False,
         rest=0.02,
         square_rest=None,
-        inertia=0.0,
     ):
         self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
         self.with_penalties, self.with_sizes = with_penalties, with_sizes
-        self.rest, self.square_rest, self.inertia = rest, square_rest, inertia
+        self.rest, self.square_rest = rest, square_rest
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
@@ -98,7 +97,7 @@ class PlainBlockAdam:
         rest = self.rest if self.square_rest is None else min(self.rest, self.square_rest * cosine**2)
         self.factor = np.clip(self.factor * np.exp(self.steering * size * (cosine - rest)), 0.03, 10.0)
         k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
-        share = self.inertia if self.steering else 1.0
+        share = 0.5 if self.steering else 1.0
         w = w - k * ((1 - share) * gradient + share * self.m / (1 - self.beta_1**t))
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
 

@@ -131,7 +131,6 @@ NAMED = {
         {"steering": 0.3, "with_sizes": True},
         {"steering": 0.3, "rest": 0.4},
         {"steering": 0.3, "rest": 0.4, "square_rest": 1.5},
-        {"steering": 0.3, "inertia": 0.4},
     ],
 }
 NAMED_CASES = [
@@ -260,7 +259,6 @@ def test_a_steered_rate_does_not_grow_at_the_minimum_of_a_penalised_loss(norm_ax
         (optimizers.BlockAdam, {"beta_2": 1.0}),
         (optimizers.BlockAdam, {"rest": 1.0}),
         (optimizers.BlockAdam, {"square_rest": 0.0}),
-        (optimizers.BlockAdam, {"inertia": 1.1}),
         (optimizers.RMSProp, {"rho": 1.0}),
         (optimizers.Adagrad, {"epsilon": 0.0}),
         (optimizers.Lion, {"beta_2": 1.0}),
@@ -274,7 +272,7 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
 
 @pytest.mark.parametrize(
     "option",
-    [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}, {"square_rest": 1.0}, {"inertia": 0.1}],
+    [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}, {"square_rest": 1.0}],
     ids=str,
 )
 def test_options_of_an_angle_that_steers_nothing_are_refused(option):

@@ -76,10 +76,6 @@ _ROWS_OF_REST = 1 / 23, 16
 #: The rest of dense data in multiples of the square of the cosine and the rows of an update, where these are
 #: fewer than the second number.
 _SQUARE_REST, _ROWS_OF_SQUARE_REST = 3.0, 8
-#: The share of the moment in the steps of a network in a stream. Where the rows are alike, R2 is 0.76, 0.58
-#: and 0.68 in calls of 1, 8 and 50, with 0.8 it is 0.38, 0.50 and 0.64, with 1.0 0.54, 0.41 and 0.47; where
-#: little is known, 0.39, 0.64 and 0.67, with 0.0 0.37, 0.62 and 0.67 (streams of ``benchmarks/streams.py``).
-_INERTIA_OF_NETWORK = 0.5
 
 
 @dataclass(frozen=True)
@@ -321,7 +317,6 @@ class FitPlan:
             with_sizes=optimizer.with_sizes or not self.is_regression,
             rest=rest,
             square_rest=square_rest,
-            inertia=optimizer.inertia or (0.0 if is_linear else _INERTIA_OF_NETWORK),
         )
 
     def rate_of_stream(self, is_linear: bool, columns: float) -> float:

@@ -57,7 +57,7 @@ class LinearLoop:
         blocks = self.blocks
         if blocks is None:
             return ()
-        angle = blocks.steering, blocks.with_penalties, blocks.with_sizes, blocks.rests, blocks.inertia
+        angle = blocks.steering, blocks.with_penalties, blocks.with_sizes, blocks.rests
         return blocks.beta_1, blocks.beta_2, *angle, blocks.has_table
 
     def build(self, tail: ir.Model) -> bytes:
@@ -132,7 +132,6 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
         layer, by_output, optimizer.beta_1, optimizer.beta_2, optimizer.steering, has_table,
         has_one_rate=len(rates) == 1 and not spec.rate_scales, is_preconditioned=bool(spec.preconditioned),
         with_penalties=optimizer.with_penalties, with_sizes=optimizer.with_sizes, rests=optimizer.rests,
-        inertia=optimizer.inertia,
     )  # fmt: skip
 
 

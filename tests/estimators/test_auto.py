@@ -684,19 +684,22 @@ def test_a_stream_of_many_columns_is_no_worse_than_a_constant(n_columns):
     assert scores[-1] > 0.1
 
 
-@pytest.mark.parametrize("draw", range(8))
-def test_parts_reach_what_one_epoch_reaches(draw):
-    """The tolerance: 1 % of the variance. Moments of the first parts are those of few rows."""
-    rng, rows = np.random.default_rng(draw), np.arange(3000) % 300
-    table = rng.normal(3.0, 1.0, (300, 6))
-    X, y = (table * SCALES)[rows], 1e5 * (table @ COEF + 0.2 * rng.normal(size=300))[rows]
-    parts = OnnxSGDRegressor(random_state=0)
-    for start in range(0, 3000, 250):
-        parts.partial_fit(X[start : start + 250], y[start : start + 250])
-    whole = OnnxSGDRegressor(max_iter=1, shuffle=False, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="max_iter"):
-        whole.fit(X, y)
-    assert parts.score(X, y) > whole.score(X, y) - 0.01
+def test_parts_reach_what_one_epoch_reaches():
+    """To half a hundredth of the variance in the mean of eight draws. First moments are those of few rows."""
+    differences = []
+    for draw in range(8):
+        rng, rows = np.random.default_rng(draw), np.arange(3000) % 300
+        table = rng.normal(3.0, 1.0, (300, 6))
+        X, y = (table * SCALES)[rows], 1e5 * (table @ COEF + 0.2 * rng.normal(size=300))[rows]
+        parts = OnnxSGDRegressor(random_state=0)
+        for start in range(0, 3000, 250):
+            parts.partial_fit(X[start : start + 250], y[start : start + 250])
+        whole = OnnxSGDRegressor(max_iter=1, shuffle=False, random_state=0)
+        with pytest.warns(ConvergenceWarning, match="max_iter"):
+            whole.fit(X, y)
+        differences.append(parts.score(X, y) - whole.score(X, y))
+    assert np.mean(differences) > -0.005
+    assert min(differences) > -0.02
 
 
 @pytest.mark.parametrize("n_rows", [10, 100])

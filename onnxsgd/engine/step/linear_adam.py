@@ -14,10 +14,10 @@ small. As in :mod:`~onnxsgd.engine.step.linear_scan`, a squared error has a colu
 rows with signs.
 
 Where the rate is steered, the same product takes the means of M G and of M^2, and s is divided by the factor
-that follows; with penalties in the angle, of (M + p / r [W | b]) in place of M. Steps are along G, or with an
-inertia i along (1 - i) G + i r M::
+that follows; with penalties in the angle, of (M + p / r [W | b]) in place of M. Steps have a share i of the
+moment::
 
-    [W | b] = [W | b] - (G + p [W | b]) / (s / eta + p),   p = l2
+    [W | b] = [W | b] - ((1 - i) G + i r M + p [W | b]) / (s / eta + p),   p = l2
 
 A preconditioner P takes the penalty into the gradient, p = l2, and has the moments of a direction::
 
@@ -52,7 +52,17 @@ from onnxsgd.graph.append import appending
 from onnxsgd.graph.model import to_proto
 from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
-from onnxsgd.optimizers import DECAY, LOG_FACTOR, MOST_STRENGTH, RATE, REST, bound_of_pull, sized, steered
+from onnxsgd.optimizers import (
+    DECAY,
+    INERTIA,
+    LOG_FACTOR,
+    MOST_STRENGTH,
+    RATE,
+    REST,
+    bound_of_pull,
+    sized,
+    steered,
+)
 
 if TYPE_CHECKING:
     from onnxsgd._builder import Builder
@@ -103,8 +113,6 @@ class LinearBlocks:
         Whether the size of the gradient counts.
     rests : (float, float or None)
         The cosine that leaves a factor as it is, and its bound in multiples of the square of the cosine.
-    inertia : float
-        The share of the moment in a step of a steered rate.
     """
 
     layer: LinearLayer
@@ -118,13 +126,6 @@ class LinearBlocks:
     with_penalties: bool = False
     with_sizes: bool = False
     rests: tuple[float, float | None] = (REST, None)
-    inertia: float = 0.0
-
-    @property
-    def counts_gradients(self) -> bool:
-        """True if updates need the number of gradients in the moment: for that of penalties, or its mean."""
-        pulls = self.with_penalties and self.layer.is_penalised
-        return bool(self.steering) and (pulls or self.inertia > 0)
 
     @property
     def states(self) -> dict[str, str]:
@@ -164,7 +165,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
     the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
     [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; `n_gradients`, 1 / r, [n_batches, 1, 1], if
-    penalties count in the angle or steps have an inertia; for a layer with a penalty `pull`
+    the rate is steered; for a layer with a penalty `pull`
     [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded; `preconditioner`
     [width, width], if there is one.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
@@ -191,7 +192,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
     inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
     pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
-    n_gradients = [tensor("n_gradients", None, 1, 1)] if blocks.counts_gradients else []
+    n_gradients = [tensor("n_gradients", None, 1, 1)] if blocks.steering else []
     preconditioner = tensor(PRECONDITIONER, layer.width, layer.width)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
@@ -247,7 +248,7 @@ def _body(
     of_blocks = [value(name, n_rows, width) for name in list(blocks.states)[2:]]
     forward, backward = value("forward", size, width), value("backward", size, width)
     inverse_rate, pull = value("inverse_rate", *blocks.shape_of_rates), value("pull", 1, width)
-    n_gradients = [value("n_gradients", 1, 1)] if blocks.counts_gradients else []
+    n_gradients = [value("n_gradients", 1, 1)] if blocks.steering else []
     target = layer.scanned(value("target", size, n_outputs))
     pulls = [pull] if layer.is_penalised else []
     inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *n_gradients, *target]
@@ -263,15 +264,15 @@ def _body(
         else:
             new_first = _decayed_sum(blocks, op, first, gradient)
             pulled = op.Mul(weights, pull) if pulls else None
-            has_angle = bool(blocks.steering) and blocks.with_penalties
-            of_moment = op.Mul(pulled, *n_gradients) if pulled is not None and has_angle else None
+            counts = n_gradients if blocks.with_penalties else []
+            of_moment = op.Mul(pulled, *counts) if pulled is not None and counts else None
             new_second, *new_factors = new_blocks = _moved_blocks(
                 blocks, op, gradient, first, of_blocks, of_moment
             )
             size_of_gradient = op.Sqrt(new_second)
             for factor in new_factors:
                 size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-            along = _step(blocks, op, gradient, new_first, *n_gradients) if new_factors else new_first
+            along = _step(op, gradient, new_first, *n_gradients) if new_factors else new_first
             along = along if pulled is None else op.Add(along, pulled)
             if pulls and blocks.has_one_rate:
                 # of one number: a product takes less time than two operators
@@ -294,14 +295,10 @@ def _body(
     return body
 
 
-def _step(
-    blocks: LinearBlocks, op: Builder, gradient: ir.Value, first: ir.Value, *n_gradients: ir.Value
-) -> ir.Value:
+def _step(op: Builder, gradient: ir.Value, first: ir.Value, n_gradients: ir.Value) -> ir.Value:
     """Return the direction of a steered step."""
-    if not blocks.inertia:
-        return gradient
-    mean = op.Div(first, *n_gradients)
-    return op.Add(op.Mul(gradient, 1.0 - blocks.inertia), op.Mul(mean, blocks.inertia))
+    mean = op.Div(first, n_gradients)
+    return op.Add(op.Mul(gradient, 1.0 - INERTIA), op.Mul(mean, INERTIA))
 
 
 def _moved_blocks(
@@ -539,7 +536,7 @@ class LinearAdamRunner:
     def _fill_rates(self, call: _Call, present: Tensors, scalars: np.ndarray) -> None:
         """Copy the numbers of the updates, with those of each column of the weights."""
         moment, inverse = scalars[:, self._momentum_rate], call.arrays["inverse_rate"]
-        # a step along the gradient has no factor of the sum of gradients in the moment
+        # steered steps are along means of gradients, not along their sum
         factor = np.ones_like(moment) if self._blocks.steering else moment
         for name, column, place in self._rates:
             rate = (scalars[:, place] * factor)[:, None, None]
@@ -555,7 +552,7 @@ class LinearAdamRunner:
             # a preconditioned gradient includes the penalty, a moment has the factor of its sum
             factor = np.ones_like(factor) if self._blocks.is_preconditioned else factor
             np.divide(scalars[:, self._decay], factor, out=call.arrays["pull"][:, 0, 0], casting="same_kind")
-        if self._blocks.counts_gradients:
+        if self._blocks.steering:
             np.reciprocal(moment, out=call.arrays["n_gradients"][:, 0, 0], casting="same_kind")
 
 

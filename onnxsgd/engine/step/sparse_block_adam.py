@@ -25,6 +25,7 @@ from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.optimizers import (
     DECAY,
+    INERTIA,
     LEAST_FACTOR,
     LOG_FACTOR,
     MOST_FACTOR,
@@ -66,8 +67,7 @@ class _BlockAdam:
         w = scale (W - reach N),   m = power N
 
     N is the table of the moment and W that of the weight, each with a multiple of the centre beside it. Where
-    all columns are updated, and where steps are along gradients alone, the reach is zero. An update adds the
-    gradient over the power to N.
+    all columns are updated, the reach is zero. An update adds the gradient over the power to N.
 
     Columns whose factor of the penalty is not the common one are few as a rule, and have updates of their
     own.
@@ -104,7 +104,7 @@ class _BlockAdam:
         self._pulls = decays and optimizer.with_penalties and LOG_FACTOR in shapes
         self._has_sizes, self._rests = optimizer.with_sizes, optimizer.rests
         #: The share of the moment in a step.
-        self._inertia = optimizer.inertia if LOG_FACTOR in shapes else 1.0
+        self._inertia = INERTIA if LOG_FACTOR in shapes else 1.0
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -208,8 +208,7 @@ class _BlockAdam:
             self._move_sums(number, rate, steps, square, product * old_power, others)
         if self._inertia < 1.0:
             self._advance_along(rows, gradient, (rate - of_moment) / self._scale)
-        if self._inertia > 0.0:
-            self._advance(of_moment * (self._shares[number] * self._power) / self._scale)
+        self._advance(of_moment * (self._shares[number] * self._power) / self._scale)
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
@@ -489,9 +488,7 @@ class SparseBlockAdam(_BlockAdam):
         # to N the gradient, and to W as much as leaves w unchanged
         np.multiply(gradient, 1.0 / power, out=self._step)
         np.multiply(self._step, self._reach, out=self._step_of_weight)
-        # without a reach a table of W alone stays as it is
-        only = slice(None) if self._inertia else slice(-1, None)
-        for table, step in zip(self._tables[only], self._steps[only], strict=True):
+        for table, step in zip(self._tables, self._steps, strict=True):
             rows.add_transposed_product(step, table)
         # the last table holds N, and its product grows by that of the gradient
         np.negative(self._products[-1], out=self._later_products[-1])

@@ -132,7 +132,7 @@ _CASES = {
         _Y,
     ),
     "means and variances": (OnnxSGDRegressor(loss="gaussian_nll", dtype="float64"), _Y),
-    "quantiles": (OnnxSGDRegressor(loss=Quantile([0.25, 0.75])), _Y[:, 0]),
+    "quantiles": (OnnxSGDRegressor(loss=Quantile([0.25, 0.75])), _Y[:, 1]),
     "means and variances, mlp": (
         lambda: OnnxSGDRegressor(_mlp(), loss="gaussian_nll", learning_rate="constant", eta0=1e-3),
         _Y,

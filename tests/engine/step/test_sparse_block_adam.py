@@ -40,7 +40,7 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
             factor = np.clip(factor + counted * (cosine - level), np.log(0.03), np.log(10.0))
         m = 0.9 * m + 0.1 * G
         rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
-        share = (0.3 if sizes else 0.0) if steering else 1.0
+        share = 0.5 if steering else 1.0
         w = w - rate * ((1 - share) * G + share * m / (1 - 0.9**t))
         w = w / (1 + rate * l2 * penalties)
     return w, products
@@ -87,7 +87,7 @@ def test_updates_are_those_of_dense_batches(
     centre = CENTRE.astype(dtype) if is_centred else None
     optimizer = BlockAdam(
         steering=steering, with_penalties=bool(steers), with_sizes=bool(sizes), rest=rest,
-        square_rest=None if rest is None else 1.5, inertia=0.3 if sizes else 0.0,
+        square_rest=None if rest is None else 1.5,
     )  # fmt: skip
     if form == "sparse":
         updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0, optimizer=optimizer, centre=centre)
