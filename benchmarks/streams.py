@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 from scipy import sparse
-from sklearn.base import is_classifier
 from sklearn.datasets import load_digits, make_friedman1
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import SGDClassifier, SGDRegressor
@@ -181,7 +180,7 @@ def _score(model: Any, stream: _Stream, n_rows: int) -> float:
     """Let a model learn a stream in calls of `n_rows`, and return its score."""
     X, y, has_classes = stream.X, stream.y, stream.y.dtype.kind == "i"
     n_known = X.shape[0] if stream.drifts else X.shape[0] - _N_TESTED
-    options = {"classes": np.unique(y)} if has_classes and not is_classifier(stream.network) else {}
+    options = {"classes": np.unique(y)} if has_classes and stream.network is None else {}
     predicted = []
     for start in range(0, n_known, n_rows):
         part = slice(start, min(start + n_rows, n_known))
