@@ -74,9 +74,9 @@ _STEERING = 0.1
 #: 4,000 single rows.
 _ROWS_OF_REST = 1 / 23, 16
 #: The rest of dense data in multiples of the square of the cosine and the rows of an update, where these are
-#: fewer than the second number. ``benchmarks/streams.py``, single rows: 1,200 of 300 columns have an R2 of 0.75
-#: in place of 0.56, of 100 columns an accuracy of 0.81 in place of 0.77, five classes 0.82 and 0.80, a network
-#: that knows little an R2 of 0.59 and 0.52.
+#: fewer than the second number. ``benchmarks/streams.py``, single rows: 1,200 of 300 columns have an R2 of
+#: 0.75 in place of 0.56, of 100 columns an accuracy of 0.81 in place of 0.77, five classes 0.82 and 0.80, a
+#: network that knows little an R2 of 0.59 and 0.52.
 _SQUARE_REST, _ROWS_OF_SQUARE_REST = 3.0, 8
 
 
