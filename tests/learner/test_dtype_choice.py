@@ -356,7 +356,7 @@ def test_operators_without_a_float64_kernel_are_named():
 @pytest.mark.parametrize("n_first", [1, 2])
 def test_a_stream_that_begins_with_a_row_keeps_differences_of_large_numbers(offset, n_first):
     """The type was chosen from a row, which has no spread: R2 was -1e8 with targets around 1e6."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 4))
     y = X @ [1, -2, 0.5, 1]
     ends = [0, *range(n_first, 601, 1 if n_first == 1 else 2)]

@@ -73,7 +73,9 @@ class OutputWeight:
     def scaled(self, weight: np.ndarray, scales: np.ndarray) -> np.ndarray:
         """Return the weight whose outputs have these factors; the largest one of each channel."""
         factors = np.full(len(self.counts), -np.inf)
-        np.maximum.at(factors, self.channels, scales[self.outputs])
+        # those of predictions that overflow are no numbers
+        with np.errstate(invalid="ignore"):
+            np.maximum.at(factors, self.channels, scales[self.outputs])
         return weight * factors.reshape(self.shape)
 
 
