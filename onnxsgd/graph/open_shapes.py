@@ -31,13 +31,27 @@ def fill_open_shapes(graph: ir.Graph) -> bool:
         output, source = node.outputs[0], node.inputs[0] if node.inputs else None
         find = _SHAPES.get((node.domain, node.op_type))
         shape = find(node, source) if find is not None and source is not None else None
-        if shape is None or output.shape == shape:
+        if shape is None or not _tells_more(shape, output.shape):
             continue
         output.shape = shape
-        if output.type is None and source is not None:
+        if output.type is None and source is not None and node.op_type != "LabelEncoder":
             output.type = _FLOAT if node.op_type in _ALWAYS_FLOAT else source.type
         changed = True
     return changed
+
+
+def _tells_more(shape: ir.Shape, present: ir.Shape | None) -> bool:
+    """Tell whether a shape has another rank than the present one, or a size or name that this one lacks."""
+    if present is None or len(present) != len(shape):
+        return True
+    return any(_knowledge(new) > _knowledge(old) for new, old in zip(shape, present, strict=True))
+
+
+def _knowledge(size: int | ir.SymbolicDim) -> int:
+    """Return 2 for a number, 1 for a name, and 0 for neither; inference makes up names of its own."""
+    if isinstance(size, int):
+        return 2
+    return int(size.value is not None and not str(size.value).startswith("unk__"))
 
 
 def _same(node: ir.Node, source: ir.Value) -> ir.Shape | None:
@@ -52,7 +66,7 @@ def _same_unless_dropped(node: ir.Node, source: ir.Value) -> ir.Shape | None:
 def _other_axes(node: ir.Node, axes: Sequence[int], source: ir.Value) -> ir.Shape | None:
     """Return the shape of `source` with open sizes along `axes`, where inference leaves others open too."""
     known, present = source.shape, node.outputs[0].shape
-    if known is None:
+    if known is None or not len(known):
         return None
     named = {axis % len(known) for axis in axes}
     sizes = [None if axis in named else size for axis, size in enumerate(known)]

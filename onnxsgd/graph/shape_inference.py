@@ -37,8 +37,10 @@ class ShapeInferencePass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Infer in place."""
         self._infer(model)
-        # each round reaches the operators behind those of the last one
-        while fill_open_shapes(model.graph):
+        # each round reaches the operators behind those of the last one, and at least one of them
+        for _ in range(len(model.graph)):
+            if not fill_open_shapes(model.graph):
+                break
             self._infer(model)
         _mark_sequences(model.graph)
         return ir.passes.PassResult(model, modified=True)

@@ -91,10 +91,10 @@ class BlockAdam(Optimizer):
 
     Gradients that keep their direction make the steps longer, and gradients that turn, or of which noise is
     left, make them shorter: a stream that drifts is followed, and good weights are kept. Of noise in d equal
-    directions the mean of c^2 is 1 / d, and c itself is small long before noise alone is left: a
-    `square_rest` in proportion to the samples of a gradient allows for it. Steps along m
-    alone would go on in directions that samples, where successive ones are alike, have left, and steps along
-    the gradient alone turn where the objective is steep. At the minimum of the objective the
+    directions the mean of c^2 is 1 / d, and c itself is small long before noise alone is left. With a
+    `square_rest` in proportion to the samples of a gradient, small cosines are compared with less. Steps
+    along m alone would go on in directions that samples, where successive ones are alike, have left, and
+    steps along the gradient alone turn where the objective is steep. At the minimum of the objective the
     gradient of the loss keeps its direction too, as the penalty balances it there. The angle `with_penalties`
     is that between the gradient and m + p, the moment of gradients of the objective::
 
@@ -120,9 +120,9 @@ class BlockAdam(Optimizer):
         streams of linear classifiers on sparse data under ``learning_rate="auto"``, where batches have fewer
         than 16 samples.
     square_rest : float or None, default=None
-        The largest rest in multiples of the square of the cosine, > 0, which needs a steering; None: the rest
-        is the same for all cosines. Streams of dense data under ``learning_rate="auto"`` have 3 for each
-        sample of a batch of fewer than 8.
+        The largest rest in multiples of the square of the cosine, > 0 and <= 1e30, which needs a steering;
+        None: the rest is the same for all cosines. Streams under ``learning_rate="auto"``, but for linear
+        classifiers on sparse data, have 3 for each sample of a batch of up to 4.
     with_penalties : bool, default=False
         Whether the penalties count in the angle, which needs a steering. Streams of linear models under
         ``learning_rate="auto"`` have it.
@@ -155,7 +155,7 @@ class BlockAdam(Optimizer):
         if self.rest is not None:
             check_number("rest", self.rest, least=0, below=1)
         if self.square_rest is not None:
-            check_number("square_rest", self.square_rest, above=0)
+            check_number("square_rest", self.square_rest, above=0, most=1e30)
         for name in ("rest", "square_rest"):
             if (value := getattr(self, name)) is not None and not self.steering:
                 raise ParameterError(f"{name}={value!r} has no effect with steering=0: give a steering > 0.")
@@ -299,8 +299,8 @@ class BlockAdam(Optimizer):
                 steering = sized(op, steering, mean, op.Mul(second, op.Sub(1.0, scalars["beta_2"])))
             factor = steered(op, factor, product, moment_square, square, steering, self.rests)
             rate = op.Mul(rate, op.Exp(factor))
-            mean = op.Mul(first, op.Mul(scalars["momentum_rate"], INERTIA))
-            step = op.Add(op.Mul(gradient, 1.0 - INERTIA), mean)
+            share = op.Mul(scalars["momentum_rate"], INERTIA)
+            step = op.Add(op.Mul(gradient, 1.0 - INERTIA), op.Mul(first, share))
             return op.Sub(weight, op.Mul(step, rate)), rate, (first, second, factor)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         return weight, rate, (first, second)

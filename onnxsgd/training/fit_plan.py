@@ -73,11 +73,11 @@ _STEERING = 0.1
 #: noise: with this rule, the weights of 400 columns of 20 factors, and of good networks, are lost within
 #: 4,000 single rows.
 _ROWS_OF_REST = 1 / 23, 16
-#: The rest of dense data in multiples of the square of the cosine and the rows of an update, where these are
-#: fewer than the second number. ``benchmarks/streams.py``, single rows: 1,200 of 300 columns have an R2 of
-#: 0.75 in place of 0.56, of 100 columns an accuracy of 0.81 in place of 0.77, five classes 0.82 and 0.80, a
-#: network that knows little an R2 of 0.59 and 0.52.
-_SQUARE_REST, _ROWS_OF_SQUARE_REST = 3.0, 8
+#: The rest of others in multiples of the square of the cosine and the rows of an update, where these are at
+#: most the second number. ``benchmarks/streams.py``, single rows: 1,200 of 300 columns have an R2 of 0.75 in
+#: place of 0.56, of 100 columns an accuracy of 0.81 in place of 0.77, five classes 0.82 and 0.80, a network
+#: that knows little an R2 of 0.59 and 0.52.
+_SQUARE_REST, _ROWS_OF_SQUARE_REST = 3.0, 4
 
 
 @dataclass(frozen=True)
@@ -309,10 +309,10 @@ class FitPlan:
         if not (self.recipe.is_auto and self.recipe.in_parts and isinstance(optimizer, BlockAdam)):
             return optimizer
         rest, square_rest = optimizer.rest, optimizer.square_rest
-        if square_rest is None and n_sparse_columns is None and n_rows < _ROWS_OF_SQUARE_REST:
+        if n_sparse_columns is not None and is_linear and not self.is_regression:
+            rest = _rest(n_sparse_columns, n_rows) if rest is None else rest
+        elif square_rest is None and n_rows <= _ROWS_OF_SQUARE_REST:
             square_rest = _SQUARE_REST * n_rows
-        if rest is None and n_sparse_columns is not None and is_linear and not self.is_regression:
-            rest = _rest(n_sparse_columns, n_rows)
         return _changed(
             optimizer,
             with_penalties=optimizer.with_penalties or is_linear,

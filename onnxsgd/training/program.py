@@ -473,10 +473,11 @@ class Program:
     def penalty_of_linear(self) -> float | None:
         """The strength of the l2 penalty of a model whose gradient may have a preconditioner, else None.
 
-        Cases: one linear layer, trained by BlockAdam, without an l1 penalty.
+        Cases: one linear layer, trained by BlockAdam, without a steering or an l1 penalty.
         """
         plan, layer = self.plan, self.only_layer
-        if layer is None or plan.step_spec.l1 or type(plan.recipe.optimizer) is not BlockAdam:
+        optimizer = plan.recipe.optimizer
+        if layer is None or plan.step_spec.l1 or type(optimizer) is not BlockAdam or optimizer.steering:
             return None
         penalty = plan.penalties.get(layer.weight)
         return 0.0 if penalty is None else penalty.l2 or 0.0

@@ -1202,8 +1202,9 @@ def test_single_rows_of_short_texts_are_learned(loss):
     ("make", "is_sparse", "n_columns", "n_rows", "rest"),
     [
         (OnnxSGDClassifier, False, 400, 1, (0.02, 3.0)),
+        (OnnxSGDClassifier, False, 400, 4, (0.02, 12.0)),
         (OnnxSGDClassifier, False, 400, 8, (0.02, None)),
-        (OnnxSGDRegressor, True, 400, 1, (0.02, None)),
+        (OnnxSGDRegressor, True, 400, 1, (0.02, 3.0)),
         (OnnxSGDClassifier, True, 10, 1, (0.02, None)),
         (OnnxSGDClassifier, True, 100, 1, (0.0046, None)),
         (OnnxSGDClassifier, True, 5000, 1, (0.00125, None)),
@@ -1214,7 +1215,7 @@ def test_single_rows_of_short_texts_are_learned(loss):
 def test_the_cosine_that_leaves_a_rate_as_it_is(make, is_sparse, n_columns, n_rows, rest, monkeypatch):
     """A given one is kept; that of classifiers of sparse data depends on rows and columns.
 
-    That of few dense rows is also bounded by a multiple of the square of the cosine.
+    That of few rows of others is also bounded by a multiple of the square of the cosine.
     """
     made = []
     monkeypatch.setattr(BlockAdam, "structure", property(lambda self: made.append(self.rests) or (self,)))
@@ -1227,6 +1228,17 @@ def test_the_cosine_that_leaves_a_rate_as_it_is(make, is_sparse, n_columns, n_ro
         model = make(optimizer=BlockAdam(steering=0.1, rest=given), random_state=0)
         model.partial_fit(data[part], y[part], **({"classes": [0, 1]} if make is OnnxSGDClassifier else {}))
         assert made[-1] == (pytest.approx(expected, rel=1e-3), rest[1])
+
+
+def test_a_steered_optimizer_that_is_given_has_no_preconditioner():
+    """On columns whose small variances tell: the loop of linear models took both, and failed."""
+    rng = np.random.default_rng(0)
+    widths = np.logspace(0, -1.5, 20)
+    Z = rng.normal(size=(1000, 20))
+    X = (Z * widths) @ np.linalg.qr(rng.normal(size=(20, 20)))[0]
+    y = Z @ rng.normal(size=20) + 0.1 * rng.normal(size=1000)
+    model = OnnxSGDRegressor(optimizer=BlockAdam(steering=0.1), random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.9
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 5, 20])

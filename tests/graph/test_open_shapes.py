@@ -82,3 +82,20 @@ def test_types_behind_operators_of_ml(operator, kind, expected):
     behind = next(node for node in model.graph if node.op_type == "Identity").outputs[0]
     assert behind.dtype == ir.DataType[expected]
     assert [str(size) for size in behind.shape] == ["N", "3"]
+
+
+@pytest.mark.parametrize("operator", ["StringNormalizer", "Slice", "Resize"])
+@pytest.mark.parametrize("sizes", ["[?]", "", "[N]"])
+def test_inference_ends_on_shapes_of_unknown_or_no_sizes(operator, sizes):
+    """Also of graphs that are not valid."""
+    kind = "string" if operator == "StringNormalizer" else "float"
+    body, _ = OPEN["", operator]
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g ({kind}{sizes.replace("[?]", "[N]")} X) => ({kind} Y)
+        {{ {body.replace("Shape<start = 1>", "Shape")} }}"""
+    proto = onnx.parser.parse_model(text)
+    if sizes == "[?]":
+        proto.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    model = to_ir(proto)
+    ShapeInferencePass(strict_mode=False)(model)
+    assert model.graph.outputs[0].shape is None or len(model.graph.outputs[0].shape) <= 1
