@@ -95,7 +95,11 @@ class PlainBlockAdam:
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * square
         size = min(square / self.v, 2.0) if self.with_sizes and self.v > 0 else 1.0
         rest = self.rest if self.square_rest is None else min(self.rest, self.square_rest * cosine**2)
-        self.factor = np.clip(self.factor * np.exp(self.steering * size * (cosine - rest)), 0.03, 10.0)
+        self.factor = np.clip(
+            self.factor * np.exp(self.steering * size * (cosine - rest)),
+            0.03,
+            10.0 if self.with_sizes else 4.0,
+        )
         k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
         share = 0.5 if self.steering else 1.0
         w = w - k * ((1 - share) * gradient + share * self.m / (1 - self.beta_1**t))

@@ -214,11 +214,13 @@ def test_a_gradient_of_zeros_moves_nothing(steering, dtype):
         np.testing.assert_array_equal(weight, start)
 
 
-@pytest.mark.parametrize(("sign", "bound"), [(1.0, 10.0), (-1.0, 0.03)])
-def test_a_steered_rate_stays_within_its_bounds(sign, bound):
+@pytest.mark.parametrize(
+    ("sign", "bound", "with_sizes"), [(1.0, 4.0, False), (1.0, 10.0, True), (-1.0, 0.03, False)]
+)
+def test_a_steered_rate_stays_within_its_bounds(sign, bound, with_sizes):
     """Gradients of one direction lead to the longest step, those that turn at each update to the shortest."""
     gradients = np.array([sign**t * np.ones((1, 2)) for t in range(400)])
-    optimizer = optimizers.BlockAdam(0.0, 0.0, steering=0.1)
+    optimizer = optimizers.BlockAdam(0.0, 0.0, steering=0.1, with_sizes=with_sizes)
     weights = run_updates(optimizer, np.zeros((1, 2)), gradients, [0.01] * 400, 0.0, np.float64)
     np.testing.assert_allclose(np.abs(weights[-1] - weights[-2]), 0.01 * bound)
 

@@ -15,13 +15,13 @@ from onnxsgd.optimizers._adaptive import Adagrad, RMSProp
 from onnxsgd.optimizers._block_adam import INERTIA as INERTIA
 from onnxsgd.optimizers._block_adam import LEAST_FACTOR as LEAST_FACTOR
 from onnxsgd.optimizers._block_adam import LOG_FACTOR as LOG_FACTOR
-from onnxsgd.optimizers._block_adam import MOST_FACTOR as MOST_FACTOR
 from onnxsgd.optimizers._block_adam import MOST_SIZE as MOST_SIZE
 from onnxsgd.optimizers._block_adam import MOST_STRENGTH as MOST_STRENGTH
 from onnxsgd.optimizers._block_adam import REST as REST
 from onnxsgd.optimizers._block_adam import BlockAdam
 from onnxsgd.optimizers._block_adam import bound_of_pull as bound_of_pull
 from onnxsgd.optimizers._block_adam import least_divisor as least_divisor
+from onnxsgd.optimizers._block_adam import most_factor as most_factor
 from onnxsgd.optimizers._block_adam import sized as sized
 from onnxsgd.optimizers._block_adam import steered as steered
 from onnxsgd.optimizers._group_steps import TINY as TINY

@@ -25,7 +25,6 @@ __all__ = [
     "INERTIA",
     "LEAST_FACTOR",
     "LOG_FACTOR",
-    "MOST_FACTOR",
     "MOST_SIZE",
     "MOST_STRENGTH",
     "REST",
@@ -33,13 +32,14 @@ __all__ = [
     "BlockAdam",
     "bound_of_pull",
     "least_divisor",
+    "most_factor",
     "sized",
     "steered",
 ]
 
 #: The slot of the logarithm of the factor of a steered rate, and the bounds of the factor.
 LOG_FACTOR = "log_factor"
-LEAST_FACTOR, MOST_FACTOR = 0.03, 10.0
+LEAST_FACTOR, _MOST_FACTOR, _MOST_OF_SIZES = 0.03, 4.0, 10.0
 #: The most updates of a call whose corrections are kept: a bound of memory.
 _FEW_UPDATES = 512
 #: The cosine that leaves the factor as it is, unless another is given.
@@ -85,7 +85,7 @@ class BlockAdam(Optimizer):
     factor f of its own, at first 1, which follows the angle between the gradient and the moment before it::
 
         c = cos(gradient, m)
-        f = f exp(steering (c - min(rest, square_rest c^2))), at least 0.03, at most 10
+        f = f exp(steering (c - min(rest, square_rest c^2))), at least 0.03, at most 4 or 10
         k = f eta / sqrt(v / (1 - beta_2^t))
         w = w - k (gradient + m / (1 - beta_1^t)) / 2
 
@@ -106,7 +106,7 @@ class BlockAdam(Optimizer):
         s = min(mean(gradient^2) / v, 2)
 
     so that batches without a sample of a rare class, whose gradients are small, count little. As v begins
-    with zero, the first gradients all count twice.
+    with zero, the first gradients all count twice. The factor is at most 10 then, and 4 otherwise.
 
     Parameters
     ----------
@@ -297,7 +297,9 @@ class BlockAdam(Optimizer):
             steering = scalars["steering"]
             if self.with_sizes:
                 steering = sized(op, steering, mean, op.Mul(second, op.Sub(1.0, scalars["beta_2"])))
-            factor = steered(op, factor, product, moment_square, square, steering, self.rests)
+            factor = steered(
+                op, factor, product, moment_square, square, steering, self.rests, most_factor(self.with_sizes)
+            )
             rate = op.Mul(rate, op.Exp(factor))
             share = op.Mul(scalars["momentum_rate"], INERTIA)
             step = op.Add(op.Mul(gradient, 1.0 - INERTIA), op.Mul(first, share))
@@ -414,6 +416,14 @@ def sized(op: Builder, steering: ir.Value | float, mean: ir.Value, second: ir.Va
     return op.Mul(op.Min(size, MOST_SIZE), steering)
 
 
+def most_factor(with_sizes: bool) -> float:
+    """Return the largest factor of a steered rate, given whether the sizes of gradients count.
+
+    Large rates learn rare classes; in regressions on rows that are alike they replace all that is known.
+    """
+    return _MOST_OF_SIZES if with_sizes else _MOST_FACTOR
+
+
 def steered(
     op: Builder,
     factor: ir.Value,
@@ -422,6 +432,7 @@ def steered(
     square: ir.Value,
     steering: ir.Value | float,
     rests: tuple[float, float | None],
+    most: float,
 ) -> ir.Value:
     """Return the new logarithm of the factor of a steered rate.
 
@@ -438,6 +449,8 @@ def steered(
         The change for each unit of the cosine.
     rests : (float, float or None)
         The cosine that changes nothing, and its bound in multiples of the square of the cosine.
+    most : float
+        The largest factor.
     """
     # the roots apart: the product of the sums of squares may overflow
     sizes = op.Mul(op.Sqrt(moment_square), op.Sqrt(square))
@@ -445,4 +458,4 @@ def steered(
     rest, of_square = rests
     level = rest if of_square is None else op.Min(op.Mul(op.Mul(cosine, cosine), of_square), rest)
     moved = op.Add(factor, op.Mul(op.Sub(cosine, level), steering))
-    return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(MOST_FACTOR))
+    return op.Min(op.Max(moved, math.log(LEAST_FACTOR)), math.log(most))

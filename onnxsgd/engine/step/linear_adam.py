@@ -60,6 +60,7 @@ from onnxsgd.optimizers import (
     RATE,
     REST,
     bound_of_pull,
+    most_factor,
     sized,
     steered,
 )
@@ -330,7 +331,8 @@ def _moved_blocks(
     steering: ir.Value | float = blocks.steering
     if blocks.with_sizes:
         steering = sized(op, steering, square, op.Mul(second, 1.0 - blocks.beta_2))
-    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rests)]
+    most = most_factor(blocks.with_sizes)
+    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rests, most)]
 
 
 def _moved_along(

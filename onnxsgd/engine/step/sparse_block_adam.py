@@ -28,11 +28,11 @@ from onnxsgd.optimizers import (
     INERTIA,
     LEAST_FACTOR,
     LOG_FACTOR,
-    MOST_FACTOR,
     MOST_SIZE,
     RATE,
     BlockAdam,
     least_divisor,
+    most_factor,
 )
 
 __all__ = ["SparseBlockAdam", "WholeBlockAdam"]
@@ -381,7 +381,7 @@ class _BlockAdam:
         rest, of_square = self._rests
         level = rest if of_square is None else np.minimum(cosine * cosine * of_square, rest)
         moved = self._factor + (cosine - level) * steering
-        self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(MOST_FACTOR))
+        self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(most_factor(self._has_sizes)))
         moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
         self._moment_square = _positive(moment_square)
         return self._factor

@@ -37,7 +37,9 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
             cosine = total(n * G) / np.maximum(np.sqrt(total(n**2) * total(G**2)), 1e-30)
             counted = np.minimum(total(G**2) / size / v, 2.0) * steering if sizes else steering
             level = 0.02 if rest is None else np.minimum(rest, 1.5 * cosine**2)
-            factor = np.clip(factor + counted * (cosine - level), np.log(0.03), np.log(10.0))
+            factor = np.clip(
+                factor + counted * (cosine - level), np.log(0.03), np.log(10.0 if sizes else 4.0)
+            )
         m = 0.9 * m + 0.1 * G
         rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
         share = 0.5 if steering else 1.0
