@@ -83,6 +83,34 @@ def _drift(rng: np.random.Generator, *, is_sudden: bool) -> _Stream:
     return _Stream(X, (X * coefs).sum(axis=1) + 0.3 * rng.normal(size=4000), drifts=True)
 
 
+def _hourly(rng: np.random.Generator) -> _Stream:
+    """Return a load in order of time, with a daily period, of weather and the hour."""
+    hours, n_rows = np.arange(4000 + _N_TESTED), 4000 + _N_TESTED
+    daily, yearly = 2 * np.pi * hours / 24, 2 * np.pi * hours / 8760
+    temperature = 12 - 9 * np.cos(yearly) + 4 * np.sin(daily - 2) + _walk(rng, n_rows, 0.98, 3.0)
+    humidity = 70 - 1.2 * (temperature - 12) + _walk(rng, n_rows, 0.95, 6.0)
+    wind, pressure = _walk(rng, n_rows, 0.9, 2.0) + 5, _walk(rng, n_rows, 0.995, 8.0) + 1013
+    is_weekend = (hours // 24) % 7 >= 5
+    X = np.column_stack(
+        [temperature, humidity, wind, pressure, np.sin(daily), np.cos(daily), is_weekend.astype(float)]
+    )
+    y = 200 - 2 * temperature + 0.3 * humidity + 30 * np.sin(daily - 1) - 20 * is_weekend
+    return _Stream(X, y + _walk(rng, n_rows, 0.8, 4.0))
+
+
+def _lags(rng: np.random.Generator) -> _Stream:
+    """Return the last 12 values of a series with a period, and the next one."""
+    n_rows, n_lags = 3000 + _N_TESTED, 12
+    time = np.arange(n_rows + n_lags)
+    series = 10 * np.sin(2 * np.pi * time / 24) + _walk(rng, len(time), 0.9, 3.0) + 50
+    return _Stream(np.lib.stride_tricks.sliding_window_view(series[:-1], n_lags), series[n_lags:])
+
+
+def _walk(rng: np.random.Generator, n_rows: int, memory: float, scale: float) -> np.ndarray:
+    """Return normal numbers, each `memory` times the one before and something new."""
+    return scale * _linear(rng, n_rows - _N_TESTED, 1, memory).X[:, 0]
+
+
 def _classes(rng: np.random.Generator) -> _Stream:
     X = rng.normal(size=(3000 + _N_TESTED, 50))
     scores = X @ rng.normal(size=(50, 5)) / 3 + 0.5 * rng.gumbel(size=(len(X), 5))
@@ -125,6 +153,13 @@ def _waves(rng: np.random.Generator, memory: float, n_first: int, n_epochs: int)
     return _Stream(X, y, network.fit(X[:n_first], y[:n_first]))
 
 
+def _ordered(stream: _Stream) -> _Stream:
+    """Return the standardised stream of a network that knows its first rows."""
+    X, y, n_first = StandardScaler().fit_transform(stream.X), stream.y - stream.y.mean(), 500
+    network = MLPRegressor(hidden_layer_sizes=(64,), max_iter=500, random_state=0)
+    return _Stream(X[n_first:], y[n_first:], network.fit(X[:n_first], y[:n_first]))
+
+
 def _good(rng: np.random.Generator) -> _Stream:
     X, y = make_friedman1(2000 + _N_TESTED, noise=1, random_state=int(rng.integers(1000)))
     network = MLPRegressor(hidden_layer_sizes=(50,), max_iter=1500, random_state=0)
@@ -140,6 +175,10 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "shuffled classes, 300 columns, 4,000 rows": lambda rng: _of_signs(_linear(rng, 4000, 300)),
     "rows alike, 0.9 of the one before": lambda rng: _linear(rng, 2000, 8, 0.9),
     "rows alike, 0.98 of the one before": lambda rng: _linear(rng, 2000, 8, 0.98),
+    "hourly table": _hourly,
+    "hourly table, classes": lambda rng: _of_signs(_hourly(rng)),
+    "lags of a series": _lags,
+    "lags of a series, classes": lambda rng: _of_signs(_lags(rng)),
     "classes of rows alike, 0.98": lambda rng: _of_signs(_linear(rng, 2000, 8, 0.98)),
     "raw columns": _raw,
     "raw columns, classes": lambda rng: _of_signs(_raw(rng)),
@@ -159,6 +198,8 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "network, digits": lambda rng: _digits(rng, is_fitted=True),
     "network, turned digits": lambda rng: _digits(rng, is_fitted=True, n_turns=1),
     "network, little known": lambda rng: _waves(rng, 0.0, 50, 1),
+    "network, hourly table": lambda rng: _ordered(_hourly(rng)),
+    "network, lags of a series": lambda rng: _ordered(_lags(rng)),
     "network, rows alike": lambda rng: _waves(rng, 0.95, 300, 300),
 }
 

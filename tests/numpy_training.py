@@ -65,22 +65,24 @@ class PlainBlockAdam:
 
     The proximal operator of ``k (l1 |w| + l2 w^2 / 2)``: Parikh and Boyd 2014, 6.5.2 and 6.5.3. The angle of
     the gradient and the mean of those before it, or of those of the objective, steers the rate, as in Baydin
-    et al. 2018; steps are then along the mean of both.
+    et al. 2018; steps are then along a mean of both.
     """
 
     def __init__(
         self,
         momentum=0.0,
         nesterov=False,
-        beta_1=0.9,
+        beta_1=None,
         beta_2=0.999,
         steering=0.0,
         with_penalties=False,
         with_sizes=False,
         rest=0.02,
         square_rest=None,
+        inertia=0.5,
     ):
-        self.beta_1, self.beta_2, self.steering = beta_1, beta_2, steering
+        self.beta_1 = (0.98 if steering else 0.9) if beta_1 is None else beta_1
+        self.beta_2, self.steering, self.inertia = beta_2, steering, inertia
         self.with_penalties, self.with_sizes = with_penalties, with_sizes
         self.rest, self.square_rest = rest, square_rest
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
@@ -88,11 +90,14 @@ class PlainBlockAdam:
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
         share = 1 - self.beta_1**t if self.with_penalties else 0.0
         before = subgradient(self.m, w, l1, l2, share)
-        lengths = np.linalg.norm(before) * np.linalg.norm(gradient)
-        cosine = np.sum(before * gradient) / lengths if lengths > 0 else 0.0
         self.m = self.beta_1 * self.m + (1 - self.beta_1) * gradient
         square = np.mean(gradient**2)
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * square
+        plain = eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
+        # the lengths of steps along the gradient, over those without an l2 penalty
+        shares = 1 / (1 + self.factor * plain * l2) if self.with_penalties else 1.0
+        lengths = np.linalg.norm(np.sqrt(shares) * before) * np.linalg.norm(np.sqrt(shares) * gradient)
+        cosine = np.sum(shares * before * gradient) / lengths if lengths > 0 else 0.0
         size = min(square / self.v, 2.0) if self.with_sizes and self.v > 0 else 1.0
         rest = self.rest if self.square_rest is None else min(self.rest, self.square_rest * cosine**2)
         self.factor = np.clip(
@@ -100,8 +105,8 @@ class PlainBlockAdam:
             0.03,
             10.0 if self.with_sizes else 4.0,
         )
-        k = self.factor * eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
-        share = 0.5 if self.steering else 1.0
+        k = self.factor * plain
+        share = self.inertia if self.steering else 1.0
         w = w - k * ((1 - share) * gradient + share * self.m / (1 - self.beta_1**t))
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
 

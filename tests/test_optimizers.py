@@ -261,6 +261,8 @@ def test_a_steered_rate_does_not_grow_at_the_minimum_of_a_penalised_loss(norm_ax
         (optimizers.BlockAdam, {"beta_2": 1.0}),
         (optimizers.BlockAdam, {"rest": 1.0}),
         (optimizers.BlockAdam, {"square_rest": 0.0}),
+        (optimizers.BlockAdam, {"inertia": 1.5}),
+        (optimizers.BlockAdam, {"beta_1": 1.0}),
         (optimizers.RMSProp, {"rho": 1.0}),
         (optimizers.Adagrad, {"epsilon": 0.0}),
         (optimizers.Lion, {"beta_2": 1.0}),
@@ -274,7 +276,7 @@ def test_numbers_out_of_range_are_refused_by_name(cls, options):
 
 @pytest.mark.parametrize(
     "option",
-    [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}, {"square_rest": 1.0}],
+    [{"with_penalties": True}, {"with_sizes": True}, {"rest": 0.1}, {"square_rest": 1.0}, {"inertia": 0.3}],
     ids=str,
 )
 def test_options_of_an_angle_that_steers_nothing_are_refused(option):

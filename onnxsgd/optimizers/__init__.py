@@ -12,7 +12,6 @@ from collections.abc import Callable
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
 from onnxsgd.optimizers._adam import Adam, AdamW
 from onnxsgd.optimizers._adaptive import Adagrad, RMSProp
-from onnxsgd.optimizers._block_adam import INERTIA as INERTIA
 from onnxsgd.optimizers._block_adam import LEAST_FACTOR as LEAST_FACTOR
 from onnxsgd.optimizers._block_adam import LOG_FACTOR as LOG_FACTOR
 from onnxsgd.optimizers._block_adam import MOST_SIZE as MOST_SIZE

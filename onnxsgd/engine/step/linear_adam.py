@@ -19,6 +19,8 @@ moment::
 
     [W | b] = [W | b] - ((1 - i) G + i r M + p [W | b]) / (s / eta + p),   p = l2
 
+and the products of the angle the factor ``(s / eta) / (s / eta + p)``, where s has the factor before.
+
 A preconditioner P takes the penalty into the gradient, p = l2, and has the moments of a direction::
 
     D = (G + p [W | b]) P,   M = beta_1 M + D,   V = beta_2 V + ((G + p [W | b]) D) A
@@ -54,7 +56,6 @@ from onnxsgd.graph.nodes import element_type, fixed_size
 from onnxsgd.graph.writing import new_node
 from onnxsgd.optimizers import (
     DECAY,
-    INERTIA,
     LOG_FACTOR,
     MOST_STRENGTH,
     RATE,
@@ -114,6 +115,8 @@ class LinearBlocks:
         Whether the size of the gradient counts.
     rests : (float, float or None)
         The cosine that leaves a factor as it is, and its bound in multiples of the square of the cosine.
+    inertia : float
+        The share of the moment in a steered step.
     """
 
     layer: LinearLayer
@@ -127,6 +130,7 @@ class LinearBlocks:
     with_penalties: bool = False
     with_sizes: bool = False
     rests: tuple[float, float | None] = (REST, None)
+    inertia: float = 1.0
 
     @property
     def states(self) -> dict[str, str]:
@@ -265,15 +269,19 @@ def _body(
         else:
             new_first = _decayed_sum(blocks, op, first, gradient)
             pulled = op.Mul(weights, pull) if pulls else None
-            counts = n_gradients if blocks.with_penalties else []
-            of_moment = op.Mul(pulled, *counts) if pulled is not None and counts else None
-            new_second, *new_factors = new_blocks = _moved_blocks(
-                blocks, op, gradient, first, of_blocks, of_moment
-            )
+            along = new_first
+            if blocks.steering:
+                penalty = None
+                if blocks.with_penalties and pulled is not None:
+                    penalty = _Penalty(op.Mul(pulled, *n_gradients), pull, inverse_rate)
+                new_blocks = _steered_blocks(blocks, op, gradient, first, of_blocks, penalty)
+                along = _step(blocks, op, gradient, new_first, *n_gradients)
+            else:
+                new_blocks = [_decayed_means(blocks, op, of_blocks[0], _squares(blocks, op, gradient))]
+            new_second, *new_factors = new_blocks
             size_of_gradient = op.Sqrt(new_second)
             for factor in new_factors:
                 size_of_gradient = op.Div(size_of_gradient, op.Exp(factor))
-            along = _step(op, gradient, new_first, *n_gradients) if new_factors else new_first
             along = along if pulled is None else op.Add(along, pulled)
             if pulls and blocks.has_one_rate:
                 # of one number: a product takes less time than two operators
@@ -296,43 +304,68 @@ def _body(
     return body
 
 
-def _step(op: Builder, gradient: ir.Value, first: ir.Value, n_gradients: ir.Value) -> ir.Value:
+@dataclass(frozen=True)
+class _Penalty:
+    """The values of a penalty that counts in the angle.
+
+    Attributes
+    ----------
+    of_moment : ir.Value
+        Its part in the sum of gradients of the objective.
+    pull, inverse_rate : ir.Value
+        Its strength, and the inverse of the rate.
+    """
+
+    of_moment: ir.Value
+    pull: ir.Value
+    inverse_rate: ir.Value
+
+
+def _step(
+    blocks: LinearBlocks, op: Builder, gradient: ir.Value, first: ir.Value, n_gradients: ir.Value
+) -> ir.Value:
     """Return the direction of a steered step."""
+    if not blocks.inertia:
+        return gradient
     mean = op.Div(first, n_gradients)
-    return op.Add(op.Mul(gradient, 1.0 - INERTIA), op.Mul(mean, INERTIA))
+    return op.Add(op.Mul(gradient, 1.0 - blocks.inertia), op.Mul(mean, blocks.inertia))
 
 
-def _moved_blocks(
+def _steered_blocks(
     blocks: LinearBlocks,
     op: Builder,
     gradient: ir.Value,
     first: ir.Value,
     of_blocks: Sequence[ir.Value],
-    pulled: ir.Value | None,
+    penalty: _Penalty | None,
 ) -> list[ir.Value]:
-    """Return the new second moment, and the new logarithm of the factor if the rate is steered.
-
-    `pulled` is the part of the penalty in the first moment, if it counts in the angle.
-    """
-    second, *factors = of_blocks
+    """Return the new second moment, and the new logarithm of the factor of the rate."""
+    second, factor = of_blocks
     square = _squares(blocks, op, gradient)
-    if not factors:
-        return [_decayed_means(blocks, op, second, square)]
     means = _means(blocks, op, first)
-    if pulled is not None:
+    if penalty is not None:
         most = bound_of_pull(first)
-        first = op.Add(first, op.Clip(pulled, -most, most))
+        first = op.Add(first, op.Clip(penalty.of_moment, -most, most))
     product = op.Mul(first, gradient)
     if blocks.n_rows < blocks.layer.n_outputs:
         product = op.ReduceSum(product, [0], keepdims=1)
-    sums = op.Concat(square, product, _squares(blocks, op, first), axis=0)
-    square, product, moment_square = op.Split(op.MatMul(sums, means), [blocks.n_rows] * 3, axis=0, _outputs=3)
-    second = op.Add(op.Mul(second, blocks.beta_2), square)
-    steering: ir.Value | float = blocks.steering
+    parts, steering, n_rows = [square, product, _squares(blocks, op, first)], blocks.steering, blocks.n_rows
+    if penalty is None:
+        of_angle = op.Split(op.MatMul(op.Concat(*parts, axis=0), means), [n_rows] * 3, axis=0, _outputs=3)
+        mean = of_angle[0]
+        new_second = op.Add(op.Mul(second, blocks.beta_2), mean)
+    else:
+        mean = op.MatMul(square, means)
+        new_second = op.Add(op.Mul(second, blocks.beta_2), mean)
+        size = op.Mul(op.Div(op.Sqrt(new_second), op.Exp(factor)), penalty.inverse_rate)
+        shares = op.Div(size, op.Add(size, penalty.pull))
+        parts = [op.Mul(part, shares) for part in parts]
+        of_angle = op.Split(op.MatMul(op.Concat(*parts, axis=0), means), [n_rows] * 3, axis=0, _outputs=3)
     if blocks.with_sizes:
-        steering = sized(op, steering, square, op.Mul(second, 1.0 - blocks.beta_2))
+        steering = sized(op, steering, mean, op.Mul(new_second, 1.0 - blocks.beta_2))
+    square, product, moment_square = of_angle
     most = most_factor(blocks.with_sizes)
-    return [second, steered(op, factors[0], product, moment_square, square, steering, blocks.rests, most)]
+    return [new_second, steered(op, factor, product, moment_square, square, steering, blocks.rests, most)]
 
 
 def _moved_along(

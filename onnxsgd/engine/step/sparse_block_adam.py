@@ -25,7 +25,6 @@ from onnxsgd.engine.sparse_products import SparseRows
 from onnxsgd.engine.step.update import PENALTY_SCALE, RATE_SCALE, WEIGHT
 from onnxsgd.optimizers import (
     DECAY,
-    INERTIA,
     LEAST_FACTOR,
     LOG_FACTOR,
     MOST_SIZE,
@@ -104,7 +103,7 @@ class _BlockAdam:
         self._pulls = decays and optimizer.with_penalties and LOG_FACTOR in shapes
         self._has_sizes, self._rests = optimizer.with_sizes, optimizer.rests
         #: The share of the moment in a step.
-        self._inertia = INERTIA if LOG_FACTOR in shapes else 1.0
+        self._inertia = optimizer.share_of_moment
         self._states = {
             kind: np.zeros(shape, weight.dtype)
             for kind, shape in shapes.items()
@@ -199,16 +198,16 @@ class _BlockAdam:
         if self._pulls and len(self._apart):
             others = [self._scale * self._weight_apart(), self._moment_apart(old_power)]
         square, product = self._add_gradient(rows, gradient)
-        rate = self._rate(
-            number, _positive(square), product * old_power, partial(self._sums_of_weight, gradient, others)
-        )
+        of_weight = partial(self._sums_of_weight, gradient, others)
+        rate = self._rate(number, _positive(square), product * old_power, of_weight, others)
         of_moment = self._inertia * rate
         if self._pulls:
             steps = rate - of_moment, of_moment * self._shares[number]
             self._move_sums(number, rate, steps, square, product * old_power, others)
         if self._inertia < 1.0:
             self._advance_along(rows, gradient, (rate - of_moment) / self._scale)
-        self._advance(of_moment * (self._shares[number] * self._power) / self._scale)
+        if self._inertia:
+            self._advance(of_moment * (self._shares[number] * self._power) / self._scale)
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
@@ -344,7 +343,12 @@ class _BlockAdam:
             self._mean_of_weight += moved
 
     def _rate(
-        self, number: int, square: _Sum, product: _Sum, of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]]
+        self,
+        number: int,
+        square: _Sum,
+        product: _Sum,
+        of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]],
+        others: list[np.ndarray],
     ) -> Any:
         """Return the rate of an update.
 
@@ -358,22 +362,53 @@ class _BlockAdam:
             The sum of the products of G and the moment M, if the rate is steered.
         of_weight : callable
             Returns the sums of the products of the penalised weight and G, M, and itself.
+        others : list of ndarray
+            The weight, G and M in columns that have their own penalty, once `of_weight` was called.
         """
         self._second = self._beta_2 * self._second + square * self._share
         rate = self._rates[number] * self._rate_scale * self._second**0.5 / (self._second + self._tiny)
-        return rate * np.exp(self._steer(number, square, product, of_weight)) if self._steering else rate
-
-    def _steer(
-        self, number: int, square: _Sum, product: _Sum, of_weight: Callable[[], tuple[_Sum, _Sum, _Sum]]
-    ) -> Any:
-        """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`."""
-        along, moment_square = product, self._moment_square
+        if not self._steering:
+            return rate
+        sums = product, self._moment_square, square
         if self._pulls:
-            with_gradient, with_moment, with_itself = of_weight()
-            pull = self._decay_rates[number] / self._shares[number]
-            along = along + pull * with_gradient
-            moment_square = _positive(moment_square + pull * (2.0 * with_moment + pull * with_itself))
-        cosine = along / (moment_square**0.5 * square**0.5 + self._tiny)
+            shrinkage = rate * np.exp(self._factor) * self._decay_rates[number]
+            sums = self._sums_of_angle(number, square, product, of_weight(), others, shrinkage)
+        moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
+        self._moment_square = _positive(moment_square)
+        return rate * np.exp(self._steer(square, *sums))
+
+    def _sums_of_angle(
+        self,
+        number: int,
+        square: _Sum,
+        product: _Sum,
+        of_weight: tuple[_Sum, _Sum, _Sum],
+        others: list[np.ndarray],
+        shrinkage: _Sum,
+    ) -> tuple[_Sum, _Sum, _Sum]:
+        """Return the sums of the products of G and the moment of the objective, and of the squares of either.
+
+        `shrinkage` is that of a weight with a penalty of 1. The common factor of the products is left out.
+        """
+        with_gradient, with_moment, with_itself = of_weight
+        pull = self._decay_rates[number] / self._shares[number]
+        along = product + pull * with_gradient
+        moment_square = self._moment_square + pull * (2.0 * with_moment + pull * with_itself)
+        if others:
+            weight, gradient, moment = others
+            moment = moment + pull * self._penalties_apart * weight
+            more = (1.0 + shrinkage * self._penalty) / (1.0 + shrinkage * self._penalties_apart) - 1.0
+            along = along + self._total(more * gradient * moment)
+            moment_square = moment_square + self._total(more * moment * moment)
+            square = square + self._total(more * gradient * gradient)
+        return along, _positive(moment_square), _positive(square)
+
+    def _steer(self, square: _Sum, along: _Sum, of_moment: _Sum, of_gradient: _Sum) -> Any:
+        """Return the new logarithm of the factor of the rate; see :class:`onnxsgd.optimizers.BlockAdam`.
+
+        `square` is the sum of squares of G, the others are those of the angle.
+        """
+        cosine = along / (of_moment**0.5 * of_gradient**0.5 + self._tiny)
         steering = self._steering
         if self._has_sizes:
             size = square * self._share / (self._second * (1.0 - self._beta_2) + self._tiny)
@@ -382,8 +417,6 @@ class _BlockAdam:
         level = rest if of_square is None else np.minimum(cosine * cosine * of_square, rest)
         moved = self._factor + (cosine - level) * steering
         self._factor = np.clip(moved, math.log(LEAST_FACTOR), math.log(most_factor(self._has_sizes)))
-        moment_square = self._beta_1**2 * self._moment_square + 2.0 * self._beta_1 * product + square
-        self._moment_square = _positive(moment_square)
         return self._factor
 
     def _with_penalties(

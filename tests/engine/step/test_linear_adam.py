@@ -1,5 +1,7 @@
 """The short loop of BlockAdam: its updates are those of plain numpy, and of the general loop."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from numpy_training import PlainBlockAdam
@@ -112,6 +114,8 @@ def test_classification(runs, name, penalty):
         {},
         {"with_penalties": True},
         {"with_sizes": True},
+        {"inertia": 0.0},
+        {"inertia": 1.0, "with_penalties": True},
         {"rest": 0.4},
         {"square_rest": 0.5},
     ],
@@ -161,12 +165,12 @@ def test_streams_equal_those_of_the_general_loop(runs, make, y, monkeypatch):
 
 def test_numbers_of_the_optimizer_are_part_of_the_cache_key(runs):
     """The same structure with other numbers, one fit after the other."""
-    others = {"steering": 0.01}, {"rest": 0.5}, {"square_rest": 0.1}
+    others = {"steering": 0.01}, {"rest": 0.5}, {"rest": 0.5, "square_rest": 0.1}, {"inertia": 0.0}
     numbers = [{"steering": 0.1} | one for one in ({}, *others)]
     fits = [OnnxSGDRegressor(**SETTINGS | {"optimizer": BlockAdam(**one)}).fit(X, Y) for one in numbers]
-    assert sum(runs) == 4 * EPOCHS * 19
-    for again in fits[1:]:
-        assert np.abs(fits[0].coef_ - again.coef_).max() > 1e-4
+    assert sum(runs) == 5 * EPOCHS * 19
+    for one, again in combinations(fits, 2):
+        assert np.abs(one.coef_ - again.coef_).max() > 1e-4
     del runs[:]
     first, again = (
         OnnxSGDRegressor(**SETTINGS | {"optimizer": BlockAdam(0.9, beta)}).fit(X, Y) for beta in (0.999, 0.9)

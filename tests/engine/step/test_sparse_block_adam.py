@@ -18,11 +18,11 @@ GRADIENTS = RNG.normal(size=(N, B, 3)) + 0.5
 CENTRE = RNG.uniform(0.0, 0.5, D) * (np.arange(D) % 3 > 0)
 
 
-def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2, centre):
+def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, inertia, l2, centre):
     """The formula of the docstring of BlockAdam, on dense data, in numpy."""
     m, v, factor, products = np.zeros_like(w), 0.0, 0.0, []
     axis = 0 if blocks[1] > 1 else None
-    size = w.size / np.prod(blocks)
+    size, beta_1 = w.size / np.prod(blocks), 0.98 if steering else 0.9
 
     def total(table):
         return table.sum(axis=axis, keepdims=True)
@@ -32,18 +32,21 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
         products.append(X @ w)
         G = X.T @ d
         v = 0.999 * v + 0.001 * total(G**2) / size
+        rate = 0.05 * rate_scale / np.sqrt(v / (1 - 0.999**t))
         if steering:
-            n = m + (1 - 0.9**t) * l2 * penalties * w if steers else m
-            cosine = total(n * G) / np.maximum(np.sqrt(total(n**2) * total(G**2)), 1e-30)
+            n = m + (1 - beta_1**t) * l2 * penalties * w if steers else m
+            shares = 1 / (1 + rate * np.exp(factor) * l2 * penalties) if steers else 1.0
+            lengths = np.sqrt(total(shares * n**2) * total(shares * G**2))
+            cosine = total(shares * n * G) / np.maximum(lengths, 1e-30)
             counted = np.minimum(total(G**2) / size / v, 2.0) * steering if sizes else steering
             level = 0.02 if rest is None else np.minimum(rest, 1.5 * cosine**2)
             factor = np.clip(
                 factor + counted * (cosine - level), np.log(0.03), np.log(10.0 if sizes else 4.0)
             )
-        m = 0.9 * m + 0.1 * G
-        rate = 0.05 * rate_scale * np.exp(factor) / np.sqrt(v / (1 - 0.999**t))
-        share = 0.5 if steering else 1.0
-        w = w - rate * ((1 - share) * G + share * m / (1 - 0.9**t))
+        m = beta_1 * m + (1 - beta_1) * G
+        rate = rate * np.exp(factor)
+        share = inertia if steering else 1.0
+        w = w - rate * ((1 - share) * G + share * m / (1 - beta_1**t))
         w = w / (1 + rate * l2 * penalties)
     return w, products
 
@@ -51,8 +54,14 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, l2,
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("n_blocks", [1, 3])
 @pytest.mark.parametrize(
-    ("steering", "steers", "sizes", "rest"),
-    [(0, 0, 0, None), (0.2, 0, 0, 0.2), (0.2, 1, 0, None), (0.2, 1, 1, None)],
+    ("steering", "steers", "sizes", "rest", "inertia"),
+    [
+        (0, 0, 0, None, None),
+        (0.2, 0, 0, 0.2, None),
+        (0.2, 1, 0, None, 0.0),
+        (0.2, 1, 0, None, 0.3),
+        (0.2, 1, 1, None, None),
+    ],
 )
 @pytest.mark.parametrize("l2", [0.0, 0.01, 30.0])
 @pytest.mark.parametrize("others", [[], [4, 29], [4, 11, 29]])
@@ -66,6 +75,7 @@ def test_updates_are_those_of_dense_batches(
     steers,
     sizes,
     rest,
+    inertia,
     l2,
     others,
     form,
@@ -89,7 +99,7 @@ def test_updates_are_those_of_dense_batches(
     centre = CENTRE.astype(dtype) if is_centred else None
     optimizer = BlockAdam(
         steering=steering, with_penalties=bool(steers), with_sizes=bool(sizes), rest=rest,
-        square_rest=None if rest is None else 1.5,
+        square_rest=None if rest is None else 1.5, inertia=inertia,
     )  # fmt: skip
     if form == "sparse":
         updates = SparseBlockAdam(shapes, dtype, B, decays=l2 > 0, optimizer=optimizer, centre=centre)
@@ -114,7 +124,8 @@ def test_updates_are_those_of_dense_batches(
             updates.multiply(rows, products[-1])
             updates.update(number, rows, np.ascontiguousarray(GRADIENTS[i, :, :n_outputs], dtype))
         updates.end()
-    given = start, blocks, penalties if l2 else 0.0, rate_scale, steering, steers, sizes, rest, l2
+    given = start, blocks, penalties if l2 else 0.0, rate_scale, steering, steers, sizes, rest
+    given = *given, 0.5 if inertia is None else inertia, l2
     want, want_products = by_hand(*given, CENTRE if is_centred else 0.0)
     np.testing.assert_allclose(products, want_products, rtol=rounding, atol=0.1 * rounding)
     np.testing.assert_allclose(updates.tensors[WEIGHT], want, rtol=rounding, atol=0.1 * rounding)
