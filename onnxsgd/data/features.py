@@ -95,6 +95,7 @@ def check_X(
         if math.prod(X.shape) * _REAL[0].itemsize > _CONVERTED_BYTES and _stays(table := np.asarray(X)):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
             return table
+    _refuse_dictionaries(X)
     if inputs is not None:
         _refuse_no_table(X, inputs)
     rules: Any = {
@@ -104,6 +105,15 @@ def check_X(
     if any_length:
         return check_array(X, estimator=estimator, input_name="X", **rules)
     return validate_data(estimator, X, reset=reset, **rules)
+
+
+def _refuse_dictionaries(X: object) -> None:
+    """Refuse a dictionary for each sample: scikit-learn's error speaks of the number of axes."""
+    if isinstance(X, list | tuple) and len(X) and isinstance(X[0], Mapping):
+        raise ParameterError(
+            "X holds a dictionary for each sample: let a DictVectorizer or a FeatureHasher make columns of "
+            "them before this estimator, in a pipeline of scikit-learn."
+        )
 
 
 def _refuse_no_table(X: Any, inputs: Sequence[ir.Value]) -> None:

@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import DataConversionWarning
+from sklearn.feature_extraction import DictVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import hamming_loss
 from sklearn.neural_network import MLPClassifier
@@ -89,6 +90,16 @@ def test_a_prediction_does_not_depend_on_its_company(iris):
     for size in (1, 2, 7):
         parts = [model.predict_proba(X[i : i + size]) for i in range(0, len(X), size)]
         np.testing.assert_array_equal(np.concatenate(parts), together)
+
+
+def test_dictionaries_of_samples_are_refused():
+    """The error was that of an array with one axis."""
+    samples = [{"size": float(i), "town": "Bonn"} for i in range(6)]
+    with pytest.raises(ParameterError, match="a dictionary for each sample: let a DictVectorizer"):
+        OnnxSGDRegressor().fit(samples, range(6))
+    model = make_pipeline(DictVectorizer(), Ridge()).fit(samples, range(6))
+    with pytest.raises(ParameterError, match="a dictionary for each sample"):
+        OnnxSGDRegressor(model).predict(samples)
 
 
 def test_data_that_are_not_numbers_are_refused(iris):
