@@ -10,11 +10,12 @@ import onnx
 from onnx import compose, helper
 from scipy import sparse
 
-from onnxsgd._library_errors import reason, run_error
+from onnxsgd._library_errors import run_error
 from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import EngineError, UnsupportedError
 from onnxsgd.graph.sklearn.convert import input_columns
 from onnxsgd.graph.sklearn.prepare import prepare
+from onnxsgd.graph.sklearn.unconverted_steps import unconverted
 from onnxsgd.runtime.sessions import make_session
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int])
             )
     except Exception as error:
         # the converters raise errors of many types
-        raise UnsupportedError(
-            f"The text part {type(transformer).__name__} cannot be converted to ONNX "
-            f"({type(error).__name__}: {reason(error, n_lines=1)}). {_ALONE}"
-        ) from error
+        raise UnsupportedError(f"{unconverted(error, transformer)} {_ALONE}") from error
     for entry in part.opset_import:
         # the converters write for the requested version, and declare the oldest sufficient one
         entry.version = opsets.get(entry.domain, entry.version)

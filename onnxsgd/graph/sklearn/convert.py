@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import check_is_fitted
 
-from onnxsgd._library_errors import reason
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique_name
@@ -29,6 +28,7 @@ from onnxsgd.graph.sklearn.prepare import (
     split_target_transformer,
 )
 from onnxsgd.graph.sklearn.repair import freeze_transformers, has_several_labels, repair
+from onnxsgd.graph.sklearn.unconverted_steps import conversion_error, refuse_predictors
 
 __all__ = ["convert_estimator", "estimator_to_onnx", "input_columns", "registered_converters"]
 
@@ -108,13 +108,14 @@ def estimator_to_onnx(estimator: BaseEstimator, X: object = None) -> onnx.ModelP
         warnings.simplefilter("ignore")
         columns = input_columns(X)
         prepared = prepare(estimator, by_position=columns is None)
+        refuse_predictors(prepared, estimator)
         prepared, target_transformer = split_target_transformer(prepared)
         final = final_estimator(prepared)
         _refuse(final)
         # an attribute of the estimators of this package
         holds_integers = getattr(prepared, "_takes_integers", False)
         types = _matrix(estimator, X, holds_integers) if columns is None else columns
-        proto, topology = _convert(prepared, final, types, is_known=X is not None)
+        proto, topology = _convert(prepared, estimator, types, is_known=X is not None)
     model = to_ir(proto)
     freeze_transformers(model, topology)
     repair(model, final, [name for name, _ in types])
@@ -248,14 +249,15 @@ def _matrix(estimator: BaseEstimator, X: Any, holds_integers: bool) -> list[tupl
 
 
 def _convert(
-    estimator: BaseEstimator, final: BaseEstimator, types: list[tuple[str, Any]], *, is_known: bool
+    estimator: BaseEstimator, given: BaseEstimator, types: list[tuple[str, Any]], *, is_known: bool
 ) -> tuple[onnx.ModelProto, Any]:
     """Call the converter; return the converted model and its topology of steps.
 
-    `is_known`: the types are those of data, not assumed.
+    `given`: that of the user. `is_known`: the types are those of data, not assumed.
     """
     from skl2onnx import convert_sklearn
 
+    final = final_estimator(estimator)
     check_operators_once()
     # skl2onnx 1.20 gives the option zipmap, which selectors refuse, to steps of a pipeline without an entry
     options: dict[int, dict[str, bool]] = {id(final): {}} if is_classifier(final) else {}
@@ -275,13 +277,7 @@ def _convert(
         )
     except Exception as error:
         # the converters raise errors of many types
-        cause = f"{type(error).__name__}: {reason(error, n_lines=1)}"
-        advice = "An ONNX model of it by another tool can be given instead."
-        if not is_known and hasattr(estimator, "feature_names_in_"):
-            advice = f"Without samples, all columns are taken for numbers: give some as X. {advice}"
-        raise UnsupportedError(
-            f"{type(estimator).__name__} cannot be converted to ONNX ({cause}). {advice}"
-        ) from error
+        raise conversion_error(error, estimator, given, is_known=is_known) from error
 
 
 #: Estimators whose converters return the decision function only with the option raw_scores.
