@@ -15,7 +15,7 @@ from sklearn import datasets
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_transformer
 from sklearn.cross_decomposition import PLSRegression
-from sklearn.decomposition import PCA, IncrementalPCA, TruncatedSVD
+from sklearn.decomposition import PCA, FastICA, IncrementalPCA, TruncatedSVD
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
     BaggingClassifier,
@@ -73,6 +73,7 @@ from sklearn.preprocessing import (
     RobustScaler,
     StandardScaler,
 )
+from sklearn.random_projection import SparseRandomProjection
 from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR
 from sklearn.tree import DecisionTreeClassifier
 
@@ -327,6 +328,7 @@ _PIPELINES = [
     _regression(
         "FeatureUnion", lambda: make_pipeline(make_union(PCA(2), StandardScaler()), Ridge()), _last()
     ),
+    _regression("FastICA", lambda: make_pipeline(FastICA(3, random_state=0), Ridge()), _last()),
     _regression("IncrementalPCA", lambda: make_pipeline(IncrementalPCA(3), Ridge()), _last()),
     _regression(
         "KBinsDiscretizer", lambda: make_pipeline(KBinsDiscretizer(3, strategy="uniform"), Ridge()), _last()
@@ -371,6 +373,11 @@ _PIPELINES = [
     _regression("RobustScaler", lambda: make_pipeline(RobustScaler(), Ridge()), _last()),
     _regression("SelectKBest", lambda: make_pipeline(SelectKBest(k=3), Ridge()), _last()),
     _regression("SimpleImputer", lambda: make_pipeline(SimpleImputer(), Ridge()), _last(), "gaps"),
+    _regression(
+        "SparseRandomProjection",
+        lambda: make_pipeline(SparseRandomProjection(6, random_state=0), Ridge()),
+        _last(),
+    ),
     _regression("TruncatedSVD", lambda: make_pipeline(TruncatedSVD(3), SVR(kernel="linear")), _last()),
     _regression(
         "Pipeline in TransformedTargetRegressor",
@@ -488,6 +495,13 @@ _PIPELINES = [
         "cancer",
         "log",
         _members,
+    ),
+    SklearnCase(
+        "LDA as a projection",
+        lambda: make_pipeline(LinearDiscriminantAnalysis(), LogisticRegression()),
+        "iris",
+        "softmax",
+        _last(),
     ),
     SklearnCase(
         "MLP in a Pipeline",

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import FastICA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.exceptions import NotFittedError
@@ -22,10 +23,17 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer
+from sklearn.random_projection import SparseRandomProjection
 from sklearn.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.sklearn.projections import (
+    as_dense_projection,
+    as_unmixing,
+    project_discriminants,
+    projected,
+)
 from onnxsgd.graph.sklearn.refused_steps import refuse_step
 
 __all__ = [
@@ -46,8 +54,10 @@ def prepare(estimator: BaseEstimator, *, by_position: bool, predicts: bool = Tru
     predicts : bool
         Whether it predicts; False: it transforms, and a recursive feature elimination is a selection.
     """
-    rebuilt = _rebuild(copy.deepcopy(estimator), by_position)
-    return _with_selected(rebuilt) if predicts else rebuilt
+    own = copy.deepcopy(estimator)
+    if predicts:
+        return _with_selected(_rebuild(own, by_position))
+    return _rebuild(projected(own), by_position)
 
 
 def _with_selected(estimator: Any) -> Any:
@@ -114,6 +124,7 @@ def _rebuild(value: object, by_position: bool) -> Any:
     is_calibrated = type(value).__name__ == "_CalibratedClassifier"
     if is_calibrated or isinstance(value, BaseEstimator):
         _refuse_members(value)
+        project_discriminants(value)
         for name, entry in vars(value).items():
             setattr(value, name, _rebuild(entry, by_position))
         if is_calibrated:
@@ -332,6 +343,7 @@ def _without_dropped(union: FeatureUnion, by_position: bool) -> FeatureUnion:
 
 _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
     ColumnTransformer: _with_columns,
+    FastICA: as_unmixing,
     FeatureUnion: _without_dropped,
     KBinsDiscretizer: _with_dense_codes,
     LinearDiscriminantAnalysis: _as_logistic,
@@ -343,6 +355,7 @@ _ADAPTATIONS: dict[type, Callable[[Any, bool], Any]] = {
     SVC: _as_linear,
     SimpleImputer: _with_missing_texts,
     SVR: _as_linear,
+    SparseRandomProjection: as_dense_projection,
     VotingClassifier: _as_converted,
     VotingRegressor: _as_converted,
 }
