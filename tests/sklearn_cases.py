@@ -28,6 +28,7 @@ from sklearn.ensemble import (
 from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
+from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import (
     ARDRegression,
     BayesianRidge,
@@ -63,6 +64,7 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import FeatureUnion, make_pipeline, make_union
 from sklearn.preprocessing import (
+    FunctionTransformer,
     KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
@@ -71,6 +73,7 @@ from sklearn.preprocessing import (
     PolynomialFeatures,
     PowerTransformer,
     RobustScaler,
+    SplineTransformer,
     StandardScaler,
 )
 from sklearn.random_projection import SparseRandomProjection
@@ -329,6 +332,9 @@ _PIPELINES = [
         "FeatureUnion", lambda: make_pipeline(make_union(PCA(2), StandardScaler()), Ridge()), _last()
     ),
     _regression("FastICA", lambda: make_pipeline(FastICA(3, random_state=0), Ridge()), _last()),
+    _regression(
+        "FunctionTransformer", lambda: make_pipeline(FunctionTransformer(np.square), Ridge()), _last()
+    ),
     _regression("IncrementalPCA", lambda: make_pipeline(IncrementalPCA(3), Ridge()), _last()),
     _regression(
         "KBinsDiscretizer", lambda: make_pipeline(KBinsDiscretizer(3, strategy="uniform"), Ridge()), _last()
@@ -370,6 +376,7 @@ _PIPELINES = [
         lambda: make_pipeline("passthrough", StandardScaler(), None, make_pipeline("passthrough", Ridge())),
         _last(_last()),
     ),
+    _regression("RBFSampler", lambda: make_pipeline(RBFSampler(random_state=0), Ridge()), _last()),
     _regression("RobustScaler", lambda: make_pipeline(RobustScaler(), Ridge()), _last()),
     _regression("SelectKBest", lambda: make_pipeline(SelectKBest(k=3), Ridge()), _last()),
     _regression("SimpleImputer", lambda: make_pipeline(SimpleImputer(), Ridge()), _last(), "gaps"),
@@ -378,6 +385,7 @@ _PIPELINES = [
         lambda: make_pipeline(SparseRandomProjection(6, random_state=0), Ridge()),
         _last(),
     ),
+    _regression("SplineTransformer", lambda: make_pipeline(SplineTransformer(), Ridge()), _last()),
     _regression("TruncatedSVD", lambda: make_pipeline(TruncatedSVD(3), SVR(kernel="linear")), _last()),
     _regression(
         "Pipeline in TransformedTargetRegressor",

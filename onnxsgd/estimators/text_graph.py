@@ -14,6 +14,7 @@ from onnxsgd._library_errors import run_error
 from onnxsgd.data.columns import column_names
 from onnxsgd.exceptions import EngineError, UnsupportedError
 from onnxsgd.graph.sklearn.convert import input_columns
+from onnxsgd.graph.sklearn.converters import own_converters
 from onnxsgd.graph.sklearn.prepare import prepare
 from onnxsgd.graph.sklearn.unconverted_steps import unconverted
 from onnxsgd.runtime.sessions import make_session
@@ -81,6 +82,7 @@ def _convert(transformer: BaseEstimator, sample: object, opsets: dict[str, int])
                 name=type(transformer).__name__,
                 initial_types=types or [("X", StringTensorType([None, 1]))],
                 target_opset={"": opsets.get("", 18), "ai.onnx.ml": opsets.get("ai.onnx.ml", 3)},
+                **own_converters(),
             )
     except Exception as error:
         # the converters raise errors of many types

@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import TruncatedSVD
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
@@ -23,7 +24,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
-from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, MaxAbsScaler, StandardScaler
 from sklearn.utils import get_tags
 
 from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor, describe_trainable, load
@@ -409,6 +410,20 @@ def test_steps_beside_texts_go_to_onnx(step):
     proto = model.to_onnx()
     feeds = {value.name: inputs[value.name] for value in proto.graph.input}
     np.testing.assert_allclose(run(proto, feeds)[1], model.predict_proba(FRAME), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [FunctionTransformer(np.abs), LinearDiscriminantAnalysis()])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_columns_beside_texts_are_those_of_the_converters_of_this_package(step, is_last):
+    """The step transforms columns, or all features after the texts."""
+    beside = "passthrough" if is_last else step
+    parts = ColumnTransformer(
+        [("text", TfidfVectorizer(), "text"), ("numbers", beside, ["n", "k"])], sparse_threshold=0
+    )
+    parts = make_pipeline(parts, step) if is_last else parts
+    model = classifier(make_pipeline(parts, LogisticRegression())).fit(FRAME, LABEL)
+    feeds = {name: FRAME[[name]].to_numpy(object if name == "text" else np.float32) for name in FRAME}
+    np.testing.assert_allclose(run(model.to_onnx(), feeds)[1], model.predict_proba(FRAME), rtol=0, atol=1e-5)
 
 
 def test_an_elimination_after_texts_is_a_selection():

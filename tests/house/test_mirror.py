@@ -118,6 +118,7 @@ COVERED = {
         "graph/parameter_roles/constant_arrays graph/parameter_roles/origins graph/parameter_roles/roles"
     ),
     "graph/sklearn/test_convert.py": "graph/sklearn/polynomial_features graph/sklearn/repair",
+    "graph/sklearn/test_converters.py": "graph/sklearn/converter_nodes",
     "learner/test_describe.py": "graph/reading/report",
     "learner/test_learner.py": "learner/model_source",
     "objective/test_attach.py": "objective/score_table objective/scored_output",

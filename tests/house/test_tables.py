@@ -134,6 +134,11 @@ GUARDS = {
         "graph.reading.sample_axis_rules:RULES",
     ),
     "graph/test_open_shapes.py::test_every_open_shape_has_a_case": ("graph.open_shapes:_SHAPES",),
+    "graph/sklearn/test_converters.py::test_every_converter_has_a_case": (
+        "graph.sklearn.converters:_CONVERTERS",
+        "graph.sklearn.converters:_FUNCTIONS",
+        "graph.sklearn.converters:_SHAPES",
+    ),
     "graph/sklearn/test_prepare.py::test_every_adaptation_has_a_case": (
         "graph.sklearn.prepare:_ADAPTATIONS",
     ),

@@ -215,6 +215,9 @@ def _derived(estimator: Any) -> Iterator[np.ndarray]:
     if getattr(estimator, "kernel", None) == "linear" and hasattr(estimator, "coef_"):
         # a property of support vector machines
         yield estimator.coef_
+    if hasattr(estimator, "bsplines_"):
+        # of a SplineTransformer: neighbours may be equal up to rounding
+        yield np.stack([spline.t for spline in estimator.bsplines_])
     if hasattr(estimator, "quantiles_") and hasattr(estimator, "references_"):
         # of a QuantileTransformer: padded for a binary search, and some may be equal up to rounding
         quantiles = estimator.quantiles_

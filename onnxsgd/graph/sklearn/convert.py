@@ -11,15 +11,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from sklearn.base import BaseEstimator, is_classifier
-from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.validation import check_is_fitted
 
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping
 from onnxsgd.exceptions import ParameterError, UnsupportedError
 from onnxsgd.graph.model import find_value, graph_names, to_ir, to_proto, unique_name
 from onnxsgd.graph.reading.head import ScoredGraph, find_score
+from onnxsgd.graph.sklearn.converters import own_converters
 from onnxsgd.graph.sklearn.operator_checks import check_operators_once
-from onnxsgd.graph.sklearn.polynomial_features import convert_polynomial, infer_polynomial_shape
 from onnxsgd.graph.sklearn.prepare import (
     final_estimator,
     gives_probabilities,
@@ -270,10 +269,9 @@ def _convert(
             name=type(estimator).__name__,
             initial_types=types,
             target_opset=_TARGET_OPSET,
-            custom_conversion_functions={PolynomialFeatures: convert_polynomial},
-            custom_shape_calculators={PolynomialFeatures: infer_polynomial_shape},
             options=options,
             intermediate=True,
+            **own_converters(),
         )
     except Exception as error:
         # the converters raise errors of many types
