@@ -349,7 +349,8 @@ def _steered_blocks(
     product = op.Mul(first, gradient)
     if blocks.n_rows < blocks.layer.n_outputs:
         product = op.ReduceSum(product, [0], keepdims=1)
-    parts, steering, n_rows = [square, product, _squares(blocks, op, first)], blocks.steering, blocks.n_rows
+    parts, n_rows = [square, product, _squares(blocks, op, first)], blocks.n_rows
+    steering: ir.Value | float = blocks.steering
     if penalty is None:
         of_angle = op.Split(op.MatMul(op.Concat(*parts, axis=0), means), [n_rows] * 3, axis=0, _outputs=3)
         mean = of_angle[0]
