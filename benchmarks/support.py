@@ -18,7 +18,8 @@ from unittest.mock import patch
 
 import numpy as np
 from scipy import sparse
-from sklearn.preprocessing import MaxAbsScaler
+from sklearn.datasets import make_friedman1
+from sklearn.preprocessing import MaxAbsScaler, PolynomialFeatures
 
 #: The table, the target, and the values that predictions are compared with, if these are others.
 Data = tuple[Any, np.ndarray] | tuple[Any, np.ndarray, np.ndarray]
@@ -76,6 +77,20 @@ def noisy_classes() -> Iterator[Data]:
                     signal = table @ (rng.normal(size=n_columns) * (np.arange(n_columns) % 5 == 0))
                     score = signal / signal.std() + noise * rng.normal(size=n_rows)
                     yield table, score > np.quantile(score, 1 - of_class)
+
+
+def interactions() -> Iterator[Data]:
+    """Yield 24 sets of 150 to 1,200 rows of the columns of 5 to 10 features and their products."""
+    for number in range(24):
+        rng, n_rows = np.random.default_rng(200 + number), [150, 300, 600, 1200][number % 4]
+        if number < 8:
+            table, target = make_friedman1(n_rows, noise=[1.0, 3.0][number // 4], random_state=number)
+        else:
+            table = rng.normal(size=(n_rows, [5, 10][number // 4 % 2]))
+            products = table[:, 0] * table[:, 1] + table[:, 2] ** 2 + table[:, 3] * table[:, 4]
+            target = [0.0, 1.0][number // 8 % 2] * table @ rng.normal(size=table.shape[1]) + products
+            target += [0.3, 1.0, 3.0][number % 3] * rng.normal(size=n_rows)
+        yield PolynomialFeatures(2, include_bias=False).fit_transform(table), target
 
 
 def large_targets() -> Iterator[Data]:
@@ -186,6 +201,7 @@ FAMILIES = {
     "correlated classes": Family(correlated_classes, are_labels=True),
     "correlated targets": Family(correlated_targets),
     "noisy targets": Family(noisy_targets),
+    "interactions": Family(interactions),
     "noisy classes": Family(noisy_classes, are_labels=True),
     "large noisy targets": Family(large_targets),
     "sparse noisy targets": Family(sparse_targets, is_sparse=True),

@@ -81,16 +81,22 @@ class PlainBlockAdam:
         square_rest=None,
         inertia=0.5,
     ):
-        self.beta_1 = (0.98 if steering else 0.9) if beta_1 is None else beta_1
+        self.beta_1 = 0.9 if beta_1 is None and not steering else beta_1
         self.beta_2, self.steering, self.inertia = beta_2, steering, inertia
         self.with_penalties, self.with_sizes = with_penalties, with_sizes
         self.rest, self.square_rest = rest, square_rest
         self.m, self.v, self.factor = 0.0, 0.0, 1.0
 
+    def n_gradients(self, t):
+        if self.beta_1 is None:
+            return 1 + 8 * (1 - 0.9 ** (t - 1)) + 40 * (1 - 0.995 ** (t - 1))
+        return (1 - self.beta_1**t) / (1 - self.beta_1)
+
     def __call__(self, w, gradient, t, eta, l2, l1=0.0):
-        share = 1 - self.beta_1**t if self.with_penalties else 0.0
-        before = subgradient(self.m, w, l1, l2, share)
-        self.m = self.beta_1 * self.m + (1 - self.beta_1) * gradient
+        # the weights of all gradients so far, without this one and with it
+        n_before, n = (self.n_gradients(number) for number in (t - 1, t))
+        before = subgradient(self.m * n_before / n, w, l1, l2, 1.0 if self.with_penalties else 0.0)
+        self.m = self.m + (gradient - self.m) / n
         square = np.mean(gradient**2)
         self.v = self.beta_2 * self.v + (1 - self.beta_2) * square
         plain = eta / np.sqrt(self.v / (1 - self.beta_2**t)) if self.v > 0 else 0.0
@@ -107,7 +113,7 @@ class PlainBlockAdam:
         )
         k = self.factor * plain
         share = self.inertia if self.steering else 1.0
-        w = w - k * ((1 - share) * gradient + share * self.m / (1 - self.beta_1**t))
+        w = w - k * ((1 - share) * gradient + share * self.m)
         return np.sign(w) * np.maximum(np.abs(w) - k * l1, 0) / (1 + k * l2)
 
 

@@ -129,7 +129,7 @@ def _blocks(layer: LinearLayer, spec: StepSpec, optimizer: BlockAdam, batches: B
     places = {name: place for place, name in enumerate(spec.scalars)}
     rates = {spec.numbers_of(name, places)[RATE] for name in spec.weights}
     return LinearBlocks(
-        layer, by_output, optimizer.first_decay, optimizer.beta_2, optimizer.steering, has_table,
+        layer, by_output, optimizer.first_decay or 0.0, optimizer.beta_2, optimizer.steering, has_table,
         has_one_rate=len(rates) == 1 and not spec.rate_scales, is_preconditioned=bool(spec.preconditioned),
         with_penalties=optimizer.with_penalties, with_sizes=optimizer.with_sizes, rests=optimizer.rests,
         inertia=optimizer.share_of_moment,

@@ -722,13 +722,18 @@ def test_a_stream_reaches_the_minimum_of_a_penalty_on_narrow_columns(is_kept, n_
 def test_a_stream_from_a_model_that_diverges_at_usual_rates(n_rows):
     """The products of a quadratic discriminant analysis overflow float32 after two updates."""
     X, y = load_wine(return_X_y=True)
-    start = QuadraticDiscriminantAnalysis(reg_param=1e-3).fit(X, y)
-    model, order = OnnxSGDClassifier(start, random_state=0), np.random.default_rng(0).permutation(len(X))
-    for first in range(0, len(X), n_rows):
-        rows = order[first : first + n_rows]
-        model.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
-    assert model.score(X, y) > 0.7
-    assert max(model.learning_rates_) < 2e-3
+    start, scores = QuadraticDiscriminantAnalysis(reg_param=1e-3).fit(X, y), []
+    for seed in range(4):
+        model, order = (
+            OnnxSGDClassifier(start, random_state=0),
+            np.random.default_rng(seed).permutation(len(X)),
+        )
+        for first in range(0, len(X), n_rows):
+            rows = order[first : first + n_rows]
+            model.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
+        scores.append(model.score(X, y))
+        assert max(model.learning_rates_) < 2e-3
+    assert np.mean(scores) > 0.75
 
 
 def test_a_stream_of_nearly_constant_columns():

@@ -80,6 +80,8 @@ _STATES = {
     "weights": WEIGHT, "first_moment": "first_moment", "second_moment": "second_moment",
     LOG_FACTOR: LOG_FACTOR,
 }  # fmt: skip
+#: The inputs of the first moment of steered rates.
+_OF_MOMENT = "n_gradients", "decay"
 #: The inputs that hold the data.
 _TABLES = ("table", "targets")
 #: The most calls that are kept bound, each for another number of batches.
@@ -102,7 +104,8 @@ class LinearBlocks:
     by_output : bool
         Whether each output has blocks of its own.
     beta_1, beta_2, steering : float
-        The decay rates of the moments, and the largest change of the logarithm of a factor; 0: none.
+        The decay rates of the moments, that of the first one unless the rate is steered, and the largest
+        change of the logarithm of a factor; 0: none.
     has_table : bool
         Whether the graph gathers the rows of batches; otherwise it is given them.
     has_one_rate : bool
@@ -169,8 +172,8 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     [n, n_outputs]; `rows` [n_batches, batch_size], if the graph gathers them from the table, otherwise the
     table has one row for each place; `factors` [n_batches, batch_size, width], which multiply the rows for
     the gradient; `sample_weight` [n_batches, batch_size]; `inverse_rate`, 1 / (r eta),
-    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; `n_gradients`, 1 / r, [n_batches, 1, 1], if
-    the rate is steered; for a layer with a penalty `pull`
+    [n_batches, n_rows, width], or [n_batches, 1, 1] for one rate; `n_gradients`, 1 / r, and
+    `decay`, beta_1, [n_batches, 1, 1], if the rate is steered; for a layer with a penalty `pull`
     [n_batches, 1, 1] and `penalty_scale` [1, width], whose product is p, bounded; `preconditioner`
     [width, width], if there is one.
     Outputs: the new weights and states, whose names begin with `new_`; `losses` [n_batches]; for a layer with
@@ -197,7 +200,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     rows = tensor("rows", None, size, type_=ir.TensorType(ir.DataType.INT64))
     inverse_rate = tensor("inverse_rate", None, *blocks.shape_of_rates)
     pull, penalty_scale = tensor("pull", None, 1, 1), tensor("penalty_scale", 1, layer.width)
-    n_gradients = [tensor("n_gradients", None, 1, 1)] if blocks.steering else []
+    of_moment = [tensor(name, None, 1, 1) for name in _OF_MOMENT] if blocks.steering else []
     preconditioner = tensor(PRECONDITIONER, layer.width, layer.width)
     graph = ir.Graph([], [], nodes=[], opset_imports=opsets, name="linear_epoch")
     with appending(graph) as op:
@@ -219,7 +222,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     first = [declare(str(value.name).removeprefix("update/"), value) for value in states]
     last = [declare(f"new_{value.name}", value) for value in first]
     stacked = [
-        forward, backward, inverse_rate, *pulls, *n_gradients, *(target if layer.reads_target else []),
+        forward, backward, inverse_rate, *pulls, *of_moment, *(target if layer.reads_target else []),
     ]  # fmt: skip
     score = tensor("scores", None, *layer.shape_of_scores)
     steps = [tensor("steps", None, n_outputs, layer.width)] if layer.is_penalised else []
@@ -231,7 +234,7 @@ def build_linear_adam(blocks: LinearBlocks, model: ir.Model) -> bytes:
     graph.inputs.extend(
         [
             *first, *tables, *([rows] if blocks.has_table else []), factors, weight, inverse_rate,
-            *([pull, penalty_scale] if layer.is_penalised else []), *n_gradients,
+            *([pull, penalty_scale] if layer.is_penalised else []), *of_moment,
             *([preconditioner] if blocks.is_preconditioned else []),
         ]
     )  # fmt: skip
@@ -253,10 +256,10 @@ def _body(
     of_blocks = [value(name, n_rows, width) for name in list(blocks.states)[2:]]
     forward, backward = value("forward", size, width), value("backward", size, width)
     inverse_rate, pull = value("inverse_rate", *blocks.shape_of_rates), value("pull", 1, width)
-    n_gradients = [value("n_gradients", 1, 1)] if blocks.steering else []
+    of_moment = [value(name, 1, 1) for name in _OF_MOMENT] if blocks.steering else []
     target = layer.scanned(value("target", size, n_outputs))
     pulls = [pull] if layer.is_penalised else []
-    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *n_gradients, *target]
+    inputs = [weights, first, *of_blocks, forward, backward, inverse_rate, *pulls, *of_moment, *target]
     body = ir.Graph(inputs, [], nodes=[], opset_imports=opsets, name="update")
     with appending(body) as op:
         score = layer.scores(op, forward, weights)
@@ -267,15 +270,15 @@ def _body(
             new_first, *new_blocks = _moved_along(blocks, op, gradient, first, of_blocks, preconditioner)
             step = op.Div(new_first, op.Mul(op.Sqrt(new_blocks[0]), inverse_rate))
         else:
-            new_first = _decayed_sum(blocks, op, first, gradient)
+            new_first = _decayed_sum(blocks, op, first, gradient, *of_moment[1:])
             pulled = op.Mul(weights, pull) if pulls else None
             along = new_first
             if blocks.steering:
                 penalty = None
                 if blocks.with_penalties and pulled is not None:
-                    penalty = _Penalty(op.Mul(pulled, *n_gradients), pull, inverse_rate)
+                    penalty = _Penalty(op.Mul(pulled, of_moment[0]), pull, inverse_rate)
                 new_blocks = _steered_blocks(blocks, op, gradient, first, of_blocks, penalty)
-                along = _step(blocks, op, gradient, new_first, *n_gradients)
+                along = _step(blocks, op, gradient, new_first, of_moment[0])
             else:
                 new_blocks = [_decayed_means(blocks, op, of_blocks[0], _squares(blocks, op, gradient))]
             new_second, *new_factors = new_blocks
@@ -408,8 +411,12 @@ def _squares(blocks: LinearBlocks, op: Builder, matrix: ir.Value) -> ir.Value:
     return op.ReduceSumSquare(matrix, [0], keepdims=1)
 
 
-def _decayed_sum(blocks: LinearBlocks, op: Builder, first: ir.Value, gradient: ir.Value) -> ir.Value:
-    """Return ``beta_1 first + gradient``: for few outputs by one product."""
+def _decayed_sum(
+    blocks: LinearBlocks, op: Builder, first: ir.Value, gradient: ir.Value, decay: ir.Value | None = None
+) -> ir.Value:
+    """Return ``beta_1 first + gradient``: for few outputs and a constant by one product."""
+    if decay is not None:
+        return op.Add(op.Mul(first, decay), gradient)
     n_outputs, dtype = blocks.layer.n_outputs, first.dtype
     if n_outputs > _FEW_OUTPUTS or dtype is None:
         return op.Add(op.Mul(first, blocks.beta_1), gradient)
@@ -448,8 +455,9 @@ class LinearAdamRunner:
         self._blocks, self._buffers = blocks, buffers
         self._call = partial(_Call, session, blocks, buffers)
         layer, places = blocks.layer, {name: place for place, name in enumerate(spec.scalars)}
-        #: The columns of the scalars that hold the factor of the first moment, the penalty, and the rates.
+        #: The columns of the scalars that hold the numbers of the first moment, the penalty, and the rates.
         self._momentum_rate, self._decay = places["momentum_rate"], places[DECAY]
+        self._decay_of_moment = places["beta_1"]
         columns = {
             layer.weight: slice(0, layer.n_features),
             layer.intercept: slice(layer.n_features, layer.n_features + 1),
@@ -589,7 +597,9 @@ class LinearAdamRunner:
             factor = np.ones_like(factor) if self._blocks.is_preconditioned else factor
             np.divide(scalars[:, self._decay], factor, out=call.arrays["pull"][:, 0, 0], casting="same_kind")
         if self._blocks.steering:
-            np.reciprocal(moment, out=call.arrays["n_gradients"][:, 0, 0], casting="same_kind")
+            n_gradients, decay = (call.arrays[name][:, 0, 0] for name in _OF_MOMENT)
+            np.reciprocal(moment, out=n_gradients, casting="same_kind")
+            decay[...] = scalars[:, self._decay_of_moment]
 
 
 class _Call:

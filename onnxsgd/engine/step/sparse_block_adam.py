@@ -44,6 +44,9 @@ _FIRST, _SECOND = _PLAIN.slots
 #: Updates after which the tensors themselves are computed. N grows by 1 / beta_1 with each, by 850 in all: in
 #: float32 a thousandth of an update is lost.
 _MOST_UPDATES = 64
+#: They are also computed where the power of the decay of the moment is below this. The least decay: without
+#: any the power would be zero.
+_LEAST_POWER, _LEAST_DECAY = 1e-3, 1e-7
 #: They are also computed once the penalties have this factor: U and the reach grow by its inverse, and
 #: float32 holds 1e38.
 _LEAST_SCALE = 1e-12
@@ -155,7 +158,7 @@ class _BlockAdam:
         self._rates, self._shares, self._decay_rates = (
             numbers[name].tolist() for name in (RATE, "momentum_rate", DECAY)
         )
-        self._beta_1, self._beta_2 = (float(numbers[name][0]) for name in ("beta_1", "beta_2"))
+        self._decays_of_moment, self._beta_2 = numbers["beta_1"].tolist(), float(numbers["beta_2"][0])
         self._steering = float(numbers["steering"][0]) if LOG_FACTOR in self._states else 0.0
         self._second = self._number(_SECOND, 0.0)
         self._rate_scale, self._factor = self._number(RATE_SCALE, 1.0), self._number(LOG_FACTOR, 0.0)
@@ -193,6 +196,7 @@ class _BlockAdam:
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the last product of a batch."""
+        self._beta_1 = max(self._decays_of_moment[number], _LEAST_DECAY)
         old_power, self._power = self._power, self._power * self._beta_1
         others = []
         if self._pulls and len(self._apart):
@@ -211,7 +215,8 @@ class _BlockAdam:
         if self._decays:
             self._shrink(rate * self._decay_rates[number])
         self._n_done += 1
-        if self._n_done == _MOST_UPDATES or _least(self._scale) < _LEAST_SCALE:
+        is_small = self._power < _LEAST_POWER or _least(self._scale) < _LEAST_SCALE
+        if self._n_done == _MOST_UPDATES or is_small:
             self._fold()
 
     def _add_gradient(self, rows: SparseRows, gradient: np.ndarray) -> tuple[_Sum, _Sum]:

@@ -69,7 +69,7 @@ _CASES = {
         _Y,
     ),
     "auto, adapters": (lambda: OnnxSGDRegressor(_mlp(), adapter=LoRA(2, targets="*")), _Y),
-    "auto, targets of two scales": (OnnxSGDRegressor(), _Y * np.float32([1.0, 1e3])),
+    "auto, targets of two scales": (OnnxSGDRegressor(), _Y * np.float32([1.0, 1e4])),
     "auto, one target": (OnnxSGDRegressor(), 1e3 * _Y[:, 0]),
     "auto, elasticnet": (OnnxSGDRegressor(penalty="elasticnet", alpha=0.01), _Y),
     "adam, elasticnet": (

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy_training import PlainBlockAdam
 from scipy import sparse
 
 from onnxsgd.engine.sparse_products import SparseRows
@@ -22,7 +23,7 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, ine
     """The formula of the docstring of BlockAdam, on dense data, in numpy."""
     m, v, factor, products = np.zeros_like(w), 0.0, 0.0, []
     axis = 0 if blocks[1] > 1 else None
-    size, beta_1 = w.size / np.prod(blocks), 0.98 if steering else 0.9
+    size, plain = w.size / np.prod(blocks), PlainBlockAdam(steering=steering)
 
     def total(table):
         return table.sum(axis=axis, keepdims=True)
@@ -34,7 +35,8 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, ine
         v = 0.999 * v + 0.001 * total(G**2) / size
         rate = 0.05 * rate_scale / np.sqrt(v / (1 - 0.999**t))
         if steering:
-            n = m + (1 - beta_1**t) * l2 * penalties * w if steers else m
+            n = m * plain.n_gradients(t - 1) / plain.n_gradients(t)
+            n = n + l2 * penalties * w if steers else n
             shares = 1 / (1 + rate * np.exp(factor) * l2 * penalties) if steers else 1.0
             lengths = np.sqrt(total(shares * n**2) * total(shares * G**2))
             cosine = total(shares * n * G) / np.maximum(lengths, 1e-30)
@@ -43,10 +45,10 @@ def by_hand(w, blocks, penalties, rate_scale, steering, steers, sizes, rest, ine
             factor = np.clip(
                 factor + counted * (cosine - level), np.log(0.03), np.log(10.0 if sizes else 4.0)
             )
-        m = beta_1 * m + (1 - beta_1) * G
+        m = m + (G - m) / plain.n_gradients(t)
         rate = rate * np.exp(factor)
         share = inertia if steering else 1.0
-        w = w - rate * ((1 - share) * G + share * m / (1 - beta_1**t))
+        w = w - rate * ((1 - share) * G + share * m)
         w = w / (1 + rate * l2 * penalties)
     return w, products
 
