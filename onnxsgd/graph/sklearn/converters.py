@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from skl2onnx.common._container import ModelComponentContainer
     from skl2onnx.common._topology import Operator, Scope
 
-__all__ = ["own_converters"]
+__all__ = ["is_registered", "own_converters"]
 
 
 def own_converters() -> dict[str, dict[type, Callable[..., None]]]:
     """Return the arguments of skl2onnx with the converters of this module that users did not register."""
-    kinds = [kind for kind in _CONVERTERS if not _is_registered(kind)]
+    kinds = [kind for kind in _CONVERTERS if not is_registered(kind)]
     return {
         "custom_conversion_functions": {kind: _CONVERTERS[kind] for kind in kinds},
         "custom_shape_calculators": {kind: _SHAPES[kind] for kind in kinds},
     }
 
 
-def _is_registered(kind: type) -> bool:
+def is_registered(kind: type) -> bool:
     """Tell whether a user registered a converter of a class."""
     from skl2onnx._supported_operators import sklearn_operator_name_map
     from skl2onnx.common import _registration

@@ -9,19 +9,28 @@ from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA, FastICA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.random_projection import GaussianRandomProjection, SparseRandomProjection
+
+from onnxsgd.graph.sklearn.converters import is_registered
 
 __all__ = ["as_dense_projection", "as_unmixing", "project_discriminants", "projected"]
 
 
-def as_unmixing(analysis: FastICA, by_position: bool) -> PCA:
+def as_unmixing(analysis: FastICA, by_position: bool) -> FastICA | PCA:
     """Return the projection on the independent components: ``(X - mean_) @ components_.T``."""
+    if is_registered(FastICA):
+        return analysis
     return _projection(analysis.mean_ if analysis.whiten else None, analysis.components_)
 
 
-def as_dense_projection(projection: SparseRandomProjection, by_position: bool) -> GaussianRandomProjection:
+def as_dense_projection(
+    projection: SparseRandomProjection, by_position: bool
+) -> SparseRandomProjection | GaussianRandomProjection:
     """Return the projection on the same random components, in a dense array."""
+    if is_registered(SparseRandomProjection):
+        return projection
     components = projection.components_
     dense = GaussianRandomProjection(projection.n_components_)
     dense.components_ = components if isinstance(components, np.ndarray) else components.toarray()
@@ -52,6 +61,8 @@ def projected(step: Any) -> Any:
     """Return a step that transforms with its discriminant analyses replaced."""
     if isinstance(step, FrozenEstimator):
         return projected(step.estimator)
+    if isinstance(step, GridSearchCV | RandomizedSearchCV) and hasattr(step, "best_estimator_"):
+        return projected(step.best_estimator_)
     if isinstance(step, Pipeline):
         step.steps = [(name, projected(inner)) for name, inner in step.steps]
     if not isinstance(step, LinearDiscriminantAnalysis) or not hasattr(step, "scalings_"):

@@ -13,6 +13,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import UnsupportedError
+from onnxsgd.graph.sklearn.converters import is_registered
 
 __all__ = ["conversion_error", "refuse_predictors", "unconverted"]
 
@@ -59,7 +60,8 @@ def refuse_predictors(prepared: BaseEstimator, given: BaseEstimator) -> None:
         step = part.estimator
         # converters of other classes are users' own
         is_known = type(step).__module__.startswith("sklearn.") and hasattr(step, "n_features_in_")
-        if part.transforms and is_known and hasattr(step, "predict") and not isinstance(step, RFE):
+        is_known = is_known and not isinstance(step, RFE) and not is_registered(type(step))
+        if part.transforms and is_known and hasattr(step, "predict"):
             raise UnsupportedError(
                 f"{part} has no converter of its transform to ONNX. {_advice(part, prepared, given)}"
             )
@@ -110,10 +112,11 @@ def _advice(part: _Part | None, prepared: BaseEstimator, given: BaseEstimator) -
     names = [name for name, _ in given.steps] if isinstance(given, Pipeline) else []
     if part.path[0] not in names:
         return f"Put it before {ours} in a pipeline of scikit-learn: steps there need no converter."
-    n_steps = names.index(part.path[0]) + 1
+    # from the end: a text part before these steps is not among them
+    n_later = len(names) - names.index(part.path[0]) - 1
     return (
-        "Keep it in scikit-learn: make_pipeline(FrozenEstimator(model[:"
-        f"{n_steps}]), {ours}(model[{n_steps}:])), where model is this pipeline, fitted."
+        f"Keep it in scikit-learn: make_pipeline(FrozenEstimator(model[:-{n_later}]), "
+        f"{ours}(model[-{n_later}:])), where model is this pipeline, fitted."
     )
 
 

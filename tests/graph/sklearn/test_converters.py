@@ -3,11 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.compose import make_column_transformer
+from sklearn.decomposition import FastICA
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, PolynomialFeatures, SplineTransformer
+from sklearn.random_projection import SparseRandomProjection
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.exceptions import UnsupportedError
@@ -126,9 +129,19 @@ def test_other_functions_are_refused(function, arguments):
         convert_estimator(model, X)
 
 
-def test_a_converter_of_the_user_is_called():
+@pytest.mark.parametrize(
+    "step",
+    [
+        FunctionTransformer(lambda X: X + 1),
+        FastICA(2, random_state=0),
+        SparseRandomProjection(2, density=1, random_state=0),
+        KMeans(2, random_state=0),
+    ],
+    ids=lambda step: type(step).__name__,
+)
+def test_a_converter_of_the_user_is_called(step):
     """It was registered with skl2onnx, and is more than ours knows."""
-    from skl2onnx import update_registered_converter
+    from skl2onnx import _parse, update_registered_converter
     from skl2onnx._supported_operators import sklearn_operator_name_map
     from skl2onnx.algebra.onnx_ops import OnnxAdd
     from skl2onnx.common import _registration
@@ -142,12 +155,22 @@ def test_a_converter_of_the_user_is_called():
         name = operator.outputs[0].full_name
         OnnxAdd(operator.inputs[0], one, op_version=18, output_names=[name]).add_to(scope, container)
 
-    known = sklearn_operator_name_map[FunctionTransformer]
-    X = RNG.normal(size=(20, 2))
-    model = make_pipeline(FunctionTransformer(lambda X: X + 1), Ridge()).fit(X, X[:, 0])
-    update_registered_converter(FunctionTransformer, "OwnFunction", infer_shape, convert)
+    def parse(scope, model, inputs, custom_parsers=None):
+        operator = scope.declare_local_operator("OwnStep", model)
+        operator.inputs.extend(inputs)
+        operator.outputs.append(scope.declare_local_variable("features", FloatTensorType()))
+        return operator.outputs
+
+    kind, X = type(step), RNG.normal(size=(20, 2))
+    known, parser = sklearn_operator_name_map.get(kind), _parse.sklearn_parsers_map.get(kind)
+    model = make_pipeline(step, Ridge()).fit(X, X[:, 0])
+    update_registered_converter(kind, "OwnStep", infer_shape, convert, parser=parse)
     try:
-        np.testing.assert_allclose(OnnxSGDRegressor(model).predict(X), model.predict(X), atol=1e-5)
+        want = (X + 1) @ model[-1].coef_ + model[-1].intercept_
+        np.testing.assert_allclose(OnnxSGDRegressor(model).predict(X), want, atol=1e-5)
     finally:
-        sklearn_operator_name_map[FunctionTransformer] = known
-        del _registration._converter_pool["OwnFunction"], _registration._shape_calculator_pool["OwnFunction"]
+        for table, before in ((sklearn_operator_name_map, known), (_parse.sklearn_parsers_map, parser)):
+            table.pop(kind, None)
+            if before is not None:
+                table[kind] = before
+        del _registration._converter_pool["OwnStep"], _registration._shape_calculator_pool["OwnStep"]

@@ -9,6 +9,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import VotingRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import StandardScaler
 from sklearn.random_projection import SparseRandomProjection
@@ -30,6 +31,7 @@ STEPS = {
     "dense": SparseRandomProjection(5, density=1, random_state=0),
     "in a pipeline": make_pipeline(StandardScaler(), LinearDiscriminantAnalysis()),
     "frozen": FrozenEstimator(LinearDiscriminantAnalysis().fit(X, Y)),
+    "found by a search": GridSearchCV(LinearDiscriminantAnalysis(), {"n_components": [1, 2]}, cv=2),
     "in a union": make_union(LinearDiscriminantAnalysis(), PCA(2)),
     "of columns": make_column_transformer((LinearDiscriminantAnalysis(), [0, 2, 5]), remainder="passthrough"),
     "before a step": make_pipeline(LinearDiscriminantAnalysis(), StandardScaler()),

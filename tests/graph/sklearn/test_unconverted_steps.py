@@ -11,6 +11,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.decomposition import NMF, PCA
 from sklearn.ensemble import RandomTreesEmbedding, StackingRegressor, VotingRegressor
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.frozen import FrozenEstimator
 from sklearn.kernel_approximation import Nystroem
@@ -88,8 +89,9 @@ def test_the_call_in_the_message_trains(name):
     assert "\n" not in message
     assert len(message) < 320
     call = re.search(r"make_pipeline\(.*\)\)", message)[0]
-    assert f"model[:{n_steps}]" in call
-    assert f"model[{n_steps}:]" in call
+    n_later = len(model) - n_steps
+    assert f"model[:-{n_later}]" in call
+    assert f"model[-{n_later}:]" in call
     names = {"make_pipeline": make_pipeline, "FrozenEstimator": FrozenEstimator, "model": model}
     learner = eval(call, names | {"OnnxSGDRegressor": OnnxSGDRegressor})
     np.testing.assert_allclose(learner.predict(X), model.predict(X), atol=1e-4 * TARGET.std())
@@ -99,8 +101,17 @@ def test_the_call_in_the_message_trains(name):
 
 def test_a_classifier_is_called_one():
     model = make_pipeline(WAVES, LogisticRegression()).fit(X, LABELS)
-    with pytest.raises(UnsupportedError, match=r"OnnxSGDClassifier\(model\[1:\]\)"):
+    with pytest.raises(UnsupportedError, match=r"OnnxSGDClassifier\(model\[-1:\]\)"):
         OnnxSGDClassifier(model).predict(X)
+
+
+def test_the_call_counts_a_text_part():
+    texts = ["one two", "two three", "one", "three two"] * 10
+    model = make_pipeline(CountVectorizer(), NMF(2, random_state=0), Ridge()).fit(texts, np.arange(40.0))
+    with pytest.raises(UnsupportedError, match=r"model\[:-1\]\), OnnxSGDRegressor\(model\[-1:\]\)"):
+        OnnxSGDRegressor(model).fit(texts, np.arange(40.0))
+    learner = make_pipeline(FrozenEstimator(model[:-1]), OnnxSGDRegressor(model[-1:]))
+    np.testing.assert_allclose(learner.predict(texts), model.predict(texts), atol=1e-4)
 
 
 OTHERS = {
