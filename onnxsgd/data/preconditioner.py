@@ -1,7 +1,8 @@
 """The preconditioner of a linear model on correlated columns, chosen by the likelihood of the target.
 
 ``benchmarks/support.py``, fits with and without it: 16 sets of classes have an accuracy of 0.863 and 0.806,
-12 real targets have R2 0.963 and 0.933.
+12 real targets have R2 0.963 and 0.933. 24 sets of features and their products have R2 0.657, and 0.652 where
+the noise counts as all of the variance.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _MOST_OF_STEP = 0.8
 _POWERS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 #: The sizes of coefficients that are tried, from an exact fit to noise, as powers of the least one.
 _EXPONENTS = np.linspace(0.0, 1.0, 16)
+#: The least share of noise in the variance of a target.
+_LEAST_NOISE = 0.01
 #: The logarithm of the likelihood by which a power has to exceed that of standardised columns.
 _CLEAR = 2.0
 #: The least share of the largest variance that a direction has. Below, other directions lose the digits of
@@ -62,7 +65,8 @@ def preconditioner(
     correlation matrix C, with the eigenvalues :math:`\lambda_i`::
 
         r_i = squared correlation of the target with direction i, averaged over the targets
-        r_i ~ (t lambda_i^p + 1 / n) chi^2,   t from 0.01 / n to 1,   p in {0, 1/4, 1/2, 3/4, 1}
+        s   = (1 - sum_i r_i) / (1 - d / n),   at least 0.01 and at most 1
+        r_i ~ (t lambda_i^p + s / n) chi^2,   t from 0.01 / n to 1,   p in {0, 1/4, 1/2, 3/4, 1}
         P   = V diag(lambda_i^(p - 1)) V^T d / sum_i lambda_i^p
 
     with the t and p of the greatest likelihood. P = I for p = 1, and C^-1, with which the squared loss has
@@ -181,9 +185,11 @@ def _first_step(matrix: np.ndarray, products: np.ndarray) -> float:
 
 def _likely_power(variances: np.ndarray, correlations: np.ndarray, n_rows: float, n_targets: int) -> float:
     """Return the power of the greatest likelihood; 1 unless another one is clearly more likely."""
+    free = max(1.0 - len(variances) / n_rows, 1.0 - 1.0 / _LEAST_ROWS)
+    noise = min(1.0, max(_LEAST_NOISE, (1.0 - float(np.add.reduce(correlations))) / free))
     signals = (variances / variances.mean()) ** _POWERS[:, None]
     sizes = (0.01 / n_rows) ** _EXPONENTS
-    expected = sizes[:, None, None] * signals + 1.0 / n_rows
+    expected = sizes[:, None, None] * signals + noise / n_rows
     logs = -0.5 * n_targets * (np.log(expected) + correlations / expected).sum(axis=-1).min(axis=0)
     best = int(logs.argmax())
     return float(_POWERS[best]) if logs[best] > logs[-1] + _CLEAR else 1.0

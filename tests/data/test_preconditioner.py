@@ -28,11 +28,13 @@ def likely_power(table, target):
     variances, directions = linalg.eigh(correlation)
     standard = (table - table.mean(axis=0)) / table.std(axis=0) @ directions
     r = [np.corrcoef(column, target)[0, 1] ** 2 for column in standard.T]
+    # least squares leave the noise
+    noise = max(0.01, (1 - sum(r)) / (1 - len(r) / len(table)))
     best = {}
     for power in (0.0, 0.25, 0.5, 0.75, 1.0):
         logs = []
         for size in np.geomspace(0.01 / len(table), 1.0, 200):
-            v = [size * (x / variances.mean()) ** power + 1 / len(table) for x in variances]
+            v = [size * (x / variances.mean()) ** power + noise / len(table) for x in variances]
             logs.append(-sum(np.log(a) + b / a for a, b in zip(v, r, strict=True)) / 2)
         best[power] = max(logs)
     return max(best, key=best.get)
@@ -53,6 +55,17 @@ def test_powers_between_give_that_power_of_the_correlations():
     expected = directions @ np.diag(variances**-0.75) @ directions.T
     expected *= D / np.trace(expected @ np.corrcoef(SUMS.T))
     np.testing.assert_allclose(found(SUMS, target), expected, rtol=1e-6)
+
+
+def test_few_rows_with_little_noise_tell_directions_of_small_variance():
+    """Products and squares of uniform columns. With a share of noise of 1 the powers are alike."""
+    x = np.random.default_rng(1).uniform(size=(200, 5))
+    products = [x[:, i] * x[:, j] for i in range(5) for j in range(i, 5)]
+    table = np.column_stack([x, *products])
+    target = np.sin(np.pi * x[:, 0] * x[:, 1]) + 2 * (x[:, 2] - 0.5) ** 2 + x[:, 3] + 0.5 * x[:, 4]
+    noise = 0.1 * np.random.default_rng(2).normal(size=200)
+    assert found(table, target + noise) is not None
+    assert found(table, target + 15 * noise) is None
 
 
 def test_labels_of_several_classes_are_targets_together():
