@@ -19,7 +19,7 @@ moment::
 
     [W | b] = [W | b] - ((1 - i) G + i r M + p [W | b]) / (s / eta + p),   p = l2
 
-and the products of the angle the factor ``(s / eta) / (s / eta + p)``, where s has the factor before.
+and the products of the angle are divided by ``1 + p / (s / eta)``, where s has the factor before.
 
 A preconditioner P takes the penalty into the gradient, p = l2, and has the moments of a direction::
 
@@ -362,8 +362,9 @@ def _steered_blocks(
         mean = op.MatMul(square, means)
         new_second = op.Add(op.Mul(second, blocks.beta_2), mean)
         size = op.Mul(op.Div(op.Sqrt(new_second), op.Exp(factor)), penalty.inverse_rate)
-        shares = op.Div(size, op.Add(size, penalty.pull))
-        parts = [op.Mul(part, shares) for part in parts]
+        # a rate of zero has an infinite inverse: a quotient of two infinite numbers is none
+        shrinkage = op.Add(op.Div(penalty.pull, size), 1.0)
+        parts = [op.Div(part, shrinkage) for part in parts]
         of_angle = op.Split(op.MatMul(op.Concat(*parts, axis=0), means), [n_rows] * 3, axis=0, _outputs=3)
     if blocks.with_sizes:
         steering = sized(op, steering, mean, op.Mul(new_second, 1.0 - blocks.beta_2))
