@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,7 +205,8 @@ def _parts(value: object, seen: set[int]) -> Iterable[Any]:
         return value
     if isinstance(value, dict):
         return value.values()
-    if not hasattr(value, "__dict__") or isinstance(value, type) or id(value) in seen:
+    # splines of scipy 1.18 hold a module of array functions
+    if not hasattr(value, "__dict__") or isinstance(value, type | ModuleType) or id(value) in seen:
         return ()
     seen.add(id(value))
     return [*vars(value).values(), *_derived(value)]
