@@ -116,8 +116,8 @@ class BlockAdam(Optimizer):
 
     Where a weight is zero, the l1 part instead moves m towards zero. The products of this angle have the
     factor ``1 / (1 + k l2)``, with the f before: a step along the gradient is shorter by it where penalties
-    are large. `with_sizes`, the change of log(f) is
-    multiplied by the size of the gradient, at most twice that of others::
+    are large. `with_sizes`, the change of log(f) is multiplied by the size of the gradient, at most twice
+    that of others::
 
         s = min(mean(gradient^2) / v, 2)
 
@@ -336,12 +336,12 @@ class BlockAdam(Optimizer):
             sums = self._sums_of_angle(op, weight, gradient, square, slots, scalars, rate, penalised, groups)
             factor = steered(op, slots[2], *sums, steering, self.rests, most_factor(self.with_sizes))
             rate = op.Mul(rate, op.Exp(factor))
-            step = op.Mul(self.step(op, gradient, op.Mul(first, scalars["momentum_rate"])), rate)
+            step = op.Mul(self._step(op, gradient, op.Mul(first, scalars["momentum_rate"])), rate)
             return op.Sub(weight, step), rate, (first, second, factor)
         weight = op.Sub(weight, op.Mul(first, op.Mul(rate, scalars["momentum_rate"])))
         return weight, rate, (first, second)
 
-    def step(self, op: Builder, gradient: ir.Value, moment: ir.Value) -> ir.Value:
+    def _step(self, op: Builder, gradient: ir.Value, moment: ir.Value) -> ir.Value:
         """Return the direction of a steered step, given the gradient and the mean of those before it."""
         share = self.share_of_moment
         if share in (0.0, 1.0):

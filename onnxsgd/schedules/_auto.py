@@ -31,11 +31,11 @@ class Auto(Schedule):
     and variances, times a factor for each tensor, which grows where gradients agree and falls where they
     turn, between 0.03, at which it begins with good weights of linear models and with a thousand columns (of
     more, the rate is smaller), and 4, of classifiers 10 (`steering` of :class:`~.optimizers.BlockAdam`).
-    Its steps are along a mean of the gradient and the moment; in
-    classification small gradients, as those of batches without a sample of a rare class, count little. In
-    regression it begins anew where the loss is ten times that of each of the calls before, and leaves out a
-    single call of such a loss. A call in which training diverges is made anew at a tenth of the rate.
-    ``benchmarks/defaults.py`` and ``benchmarks/streams.py`` chose these numbers.
+    Its steps are along a mean of the gradient and the moment; in classification small gradients, as those of
+    batches without a sample of a rare class, count little. In regression it begins anew where the loss is ten
+    times that of each of the calls before, and leaves out a single call of such a loss. A call in which
+    training diverges is made anew at a tenth of the rate. ``benchmarks/defaults.py`` and
+    ``benchmarks/streams.py`` chose these numbers.
 
     Parameters
     ----------
