@@ -83,6 +83,22 @@ def _drift(rng: np.random.Generator, *, is_sudden: bool) -> _Stream:
     return _Stream(X, (X * coefs).sum(axis=1) + 0.3 * rng.normal(size=4000), drifts=True)
 
 
+def _categories(rng: np.random.Generator) -> _Stream:
+    """Return columns of 0 and 1 for 20 categories, of which 17 come one after another, and three others."""
+    known = (rng.random(4000) * np.linspace(3, 20, 4000)).astype(int)
+    others, effects = rng.normal(size=(4000, 3)), 2 * rng.normal(size=20)
+    y = effects[known] + others @ [1.0, -1.0, 0.5] + 0.3 * rng.normal(size=4000)
+    return _Stream(np.column_stack([np.eye(20)[known], others]), y, drifts=True)
+
+
+def _sensors(rng: np.random.Generator) -> _Stream:
+    """Return normal columns, three of which are zero in the first half."""
+    stream = _linear(rng, 4000 - _N_TESTED, 10)
+    X, coef = stream.X.copy(), rng.normal(size=10)
+    X[:2000, :3] = 0.0
+    return _Stream(X, X @ coef + 0.3 * rng.normal(size=4000), drifts=True)
+
+
 def _hourly(rng: np.random.Generator) -> _Stream:
     """Return a load in order of time, with a daily period, of weather and the hour."""
     hours, n_rows = np.arange(4000 + _N_TESTED), 4000 + _N_TESTED
@@ -175,6 +191,8 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "shuffled classes, 300 columns, 4,000 rows": lambda rng: _of_signs(_linear(rng, 4000, 300)),
     "rows alike, 0.9 of the one before": lambda rng: _linear(rng, 2000, 8, 0.9),
     "rows alike, 0.98 of the one before": lambda rng: _linear(rng, 2000, 8, 0.98),
+    "new categories": _categories,
+    "columns that begin": _sensors,
     "hourly table": _hourly,
     "hourly table, classes": lambda rng: _of_signs(_hourly(rng)),
     "lags of a series": _lags,

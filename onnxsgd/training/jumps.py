@@ -89,7 +89,8 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
     Cases: training diverged at all rates, and no update is left; where losses have ratios and the loss
     jumped, a loss above all so far, as that of rows in other units, of which a second part with as large a
     loss is learned; and targets that are noise, which the weights before predict no worse than a constant. If
-    the data have changed instead, the next part tells, before it is learned.
+    the data have changed instead, the next part tells, before it is learned. Columns that were constant
+    before this part, and vary in it, explain a jump: it is learned then.
 
     Parameters
     ----------
@@ -105,6 +106,8 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
         # updates that are skipped in 16 bits have a rate
         return True
     if not (program.has_ratios and len(batches.target) >= SOME_ROWS and state.has_jumped):
+        return False
+    if any(known.begins_to_vary(state.moments[name]) for name, known in before.moments.items()):
         return False
     if curve[-1] > max(curve[:-1]):
         return True

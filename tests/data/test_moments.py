@@ -238,6 +238,38 @@ def test_a_stream_whose_rows_all_change_is_followed():
     assert (moments["x"].deviation() > 30).all()
 
 
+@pytest.mark.parametrize("n_rows", [1, 5, 40, 300])
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_a_column_that_begins_to_vary_is_at_most_five_deviations_wide(n_rows, value):
+    """Those of half of the new rows are as before; the other column is that of all rows."""
+    table, moments = RNG.normal(size=(1000 + n_rows, 2)), {}
+    table[: 1000 + n_rows // 2, 0] = value
+    for start in range(0, 1000, 50):
+        add_moments(moments, "x", table[start : start + 50], np.full(50, 0.5))
+    add_moments(moments, "x", table[1000:], np.full(n_rows, 0.5))
+    new = table[1000 + n_rows // 2 :, 0] - value
+    least = np.sqrt(np.mean(new**2)) / 5
+    assert (least > table[:, 0].std()) == (n_rows <= 40)
+    np.testing.assert_allclose(moments["x"].centre, table.mean(axis=0))
+    expected = [max(least, table[:, 0].std()), table[:, 1].std()]
+    np.testing.assert_allclose(moments["x"].deviation(), expected)
+    assert moments["x"].is_full
+    # from now on as any other column
+    further, n_known = RNG.normal(size=(500, 2)), 1000 + n_rows
+    add_moments(moments, "x", further, np.full(500, 0.5))
+    mean = table[:, 0].sum() + further[:, 0].sum()
+    mean /= n_known + 500
+    squares = n_known * (expected[0] ** 2 + table[:, 0].mean() ** 2) + (further[:, 0] ** 2).sum()
+    np.testing.assert_allclose(moments["x"].deviation()[0], np.sqrt(squares / (n_known + 500) - mean**2))
+
+
+def test_a_column_that_stays_constant_is_merged_as_it_is():
+    moments = {}
+    for rows in (np.zeros((20, 2)), np.zeros((0, 2)), np.zeros((5, 2))):
+        add_moments(moments, "x", rows, np.ones(len(rows)))
+    np.testing.assert_array_equal(moments["x"].squares, 0.0)
+
+
 def test_moments_are_pickled_alone():
     """Not the shares and variances that were computed from them."""
     moments = Moments.of(np.arange(6.0).reshape(3, 2), np.ones(3))
