@@ -24,6 +24,7 @@ from onnxsgd.graph.reading.column_multiples import ColumnMultiple, column_multip
 from onnxsgd.graph.reading.first_layers import FirstLayer, first_layers
 from onnxsgd.graph.reading.frozen_split import SplitGraph, split_frozen, undivided
 from onnxsgd.graph.reading.output_layer import OutputLayer, output_layer
+from onnxsgd.graph.reading.rectified_layers import RectifiedLayer, rectified_layers
 
 __all__ = ["Learner", "Parts"]
 
@@ -50,6 +51,11 @@ class Parts:
     def first_layers(self) -> tuple[FirstLayer, ...]:
         """The trained linear layers that read the inputs of the tail."""
         return first_layers(self.split.tail, self.tail.weights)
+
+    @cached_property
+    def rectified_layers(self) -> tuple[RectifiedLayer, ...]:
+        """The trained layers from the only input of the tail on, with rectified values between them."""
+        return rectified_layers(self.split.tail, self.tail.weights)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.sharding.executor import Executor, Handle
 from onnxsgd.sharding.shard_tasks import (
     Summary,
@@ -193,6 +194,11 @@ class ShardedProgram:
     def is_linear(self) -> bool:
         """True if the last layer is also a first one."""
         return self.program.is_linear
+
+    @property
+    def rectified_layers(self) -> tuple[RectifiedLayer, ...]:
+        """The layers with rectified values between them."""
+        return self.program.rectified_layers
 
     def raw_predictions(self, features: Features, weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions of rows that the client has."""

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
+from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
@@ -20,6 +21,7 @@ from onnxsgd.training.fit_kind import FitKind
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
+from onnxsgd.training.layer_balance import LayerBalance
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule, StreamRule
 from onnxsgd.training.start import (
     ENOUGH_ROWS,
@@ -57,6 +59,10 @@ class Model(Protocol):
     @property
     def is_linear(self) -> bool:
         """True if the last layer is also a first one."""
+
+    @property
+    def rectified_layers(self) -> Sequence[RectifiedLayer]:
+        """The layers with rectified values between them."""
 
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return raw predictions."""
@@ -274,9 +280,11 @@ def _make_rule(
         return finder.objective().total
 
     zeros = ZeroFinder.of(runners.buffers, plan, objective, is_linear=finder.is_linear)
+    balance = LayerBalance.of(model.rectified_layers, batches.some(), plan)
     return DescentRule(
-        stopping, state, kind, finder.find, objective, runners.buffers.load, score, put_back, variances, zeros
-    )
+        stopping, state, kind, finder.find, objective, runners.buffers.load, score, put_back, variances,
+        zeros, balance,
+    )  # fmt: skip
 
 
 def _make_gain(

@@ -46,6 +46,7 @@ from onnxsgd.graph.batch_normalization import batch_normalizations
 from onnxsgd.graph.multiplications import Multiplications, count_multiplications
 from onnxsgd.graph.nodes import rank, required
 from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
+from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import (
     FromCallable,
@@ -452,6 +453,9 @@ class Program:
             )  # fmt: skip
             if not (in_parts or self.plan.is_bounded):
                 _warn_of_extremes(batches.features[name], moments[name], self.least_width)
+            elif has_extremes and not in_parts and self.plan.is_regression:
+                of_all = Moments.of(batches.features[name], weight, axis)
+                _warn_of_extremes(batches.features[name], of_all, self.least_width, is_bounded=True)
         data = None if in_parts else batches
         standards = make_standards(
             self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear,
@@ -504,6 +508,11 @@ class Program:
     def first_layers(self) -> tuple[FirstLayer, ...]:
         """The linear layers that read the data."""
         return self.parts.first_layers
+
+    @property
+    def rectified_layers(self) -> tuple[RectifiedLayer, ...]:
+        """The layers from the data on with rectified values between them."""
+        return self.parts.rectified_layers
 
     @cached_property
     def columns_of_layers(self) -> tuple[tuple[str, int, bool], ...]:
@@ -837,17 +846,22 @@ def _is_sparse(features: Features) -> bool:
     return any(map(is_sparse, features.values()))
 
 
-def _warn_of_extremes(table: Any, moments: Moments, least_width: float) -> None:
-    """Warn if a few extreme entries decide the minimum of a loss whose derivative has no bound."""
+def _warn_of_extremes(table: Any, moments: Moments, least_width: float, *, is_bounded: bool = False) -> None:
+    """Warn if a few extreme entries decide the minimum of a loss, or count little in one that is bounded."""
     is_dense = isinstance(table, np.ndarray | RowTable) and table.ndim == 2
     found = bulk(table, moments.deviation(), least_width) if is_dense else {}
     if found:
         rows = np.flatnonzero(~np.logical_and.reduce(list(found.values())))
         warnings.warn(
             f"{len(rows)} of {len(table)} rows, such as {rows[:3].tolist()}, have extreme entries, in "
-            f"{len(found)} of {table.shape[1]} columns. They decide a squared loss, and the other rows are "
-            "hardly learned: remove or clip them, or choose a loss with a bounded derivative, such as "
-            "loss='huber'.",
+            f"{len(found)} of {table.shape[1]} columns. "
+            + (
+                "They count little, and predictions for such rows may be far off: clip them, also before "
+                "predict."
+                if is_bounded
+                else "They decide a squared loss, and the other rows are hardly learned: remove or clip "
+                "them, or choose a loss with a bounded derivative, such as loss='huber'."
+            ),
             ConvergenceWarning,
             stacklevel=5,
         )

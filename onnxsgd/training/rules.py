@@ -23,6 +23,7 @@ from onnxsgd.training.descent import Descent, Verdict
 from onnxsgd.training.fit_kind import FitKind
 from onnxsgd.training.gain import Gain, GainProgress
 from onnxsgd.training.kept_state import cut_histories, lengths_of_histories
+from onnxsgd.training.layer_balance import LayerBalance
 from onnxsgd.training.progress_forms import check_tensors, require
 from onnxsgd.training.start import LEAST_SHARE, Start
 from onnxsgd.training.state import FitState, is_far_above
@@ -54,6 +55,9 @@ _GROWTH_OF_PART = 0.5
 _CUT_OF_PART, _MOST_CUTS_OF_PART = 10.0, 4
 #: The fewest windows of a fit in which variances wait until the means have been learned.
 _TWO_DESCENTS = 12
+#: The share of the loss of a constant by which penalties may raise the objective of balanced layers: that of
+#: the last one is larger where a target is.
+_CHANGED = 0.1
 #: The copies of weights in the progress of a :class:`DescentRule`.
 _COPIES = ("_first", "_copy", "_best")
 
@@ -445,6 +449,8 @@ class DescentRule:
         Those that wait until the means have been learned.
     zeros : ZeroFinder or None
         Sets coefficients to zero at the end of a fit whose end no score decides.
+    balance : LayerBalance or None
+        The scales of the layers of a network with rectified values.
     """
 
     form = DescentProgress
@@ -463,9 +469,10 @@ class DescentRule:
         put_back: Callable[[], None] | None = None,
         variances: WaitingVariances | None = None,
         zeros: ZeroFinder | None = None,
+        balance: LayerBalance | None = None,
     ) -> None:
         self._stopping, self._state, self._eta = stopping, state, state.eta
-        self._variances, self._zeros = variances, zeros
+        self._variances, self._zeros, self._balance = variances, zeros, balance
         #: The epochs for which variances have waited; None: they still do.
         self._n_waited: int | None = 0
         #: The loss of the target as the means while variances wait; that of others is compared by the rest.
@@ -524,6 +531,14 @@ class DescentRule:
             )
         kept, objective = self._state.tensors is tensors_given, start.objective
         self._first = _Copy.of(self._state)
+        if self._balance is not None and self._balance.apply(self._state):
+            # rounding, and penalties of the weights
+            balanced = self._objective()
+            if balanced <= objective + _CHANGED * abs(start.unit):
+                objective = balanced
+                decided("start", "layers that pass on large numbers are balanced: objective %.6g", balanced)
+            else:
+                self._first.restore(self._state)
         if self._variances is not None and self._may_wait and self._variances.begin(self._state):
             self._n_waited, self._least = None, self._variances.least_loss(self._state)
             objective = self._objective()

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxsgd.graph.model import REAL_TYPES
 from onnxsgd.graph.nodes import standard_operator
 
-__all__ = ["FirstLayer", "columns_of", "first_layers"]
+__all__ = ["FirstLayer", "columns_of", "first_layers", "layer_of"]
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,15 @@ def first_layers(model: ir.Model, weights: Collection[str]) -> tuple[FirstLayer,
     """
     layers: list[FirstLayer] = []
     for value in model.graph.inputs:
-        read = [_layer(value, node, index, weights) for node, index in value.uses()]
+        read = [layer_of(value, node, index, weights) for node, index in value.uses()]
         found = [layer for layer in read if layer is not None]
         if _is_real(value) and len(found) == len(read) and len({layer.column_axis for layer in found}) == 1:
             layers.extend(found)
     return tuple(layers)
 
 
-def _layer(value: ir.Value, node: ir.Node, index: int, weights: Collection[str]) -> FirstLayer | None:
+def layer_of(value: ir.Value, node: ir.Node, index: int, weights: Collection[str]) -> FirstLayer | None:
+    """Return the trained linear layer that a node is, whose input `index` is `value`; None: it is none."""
     operator = standard_operator(node)
     weight = node.inputs[1] if index == 0 and operator in ("Conv", "Gemm", "MatMul") else None
     if weight is None or not _is_trained(weight, weights) or weight.shape is None:
