@@ -36,8 +36,8 @@ class LayerBalance:
 
     Networks that were fitted to raw columns pass on values of the size of these. A rate that suits the last
     layers then leaves the first ones as they are, and a rate that suits the first ones throws the last ones
-    about. ``python benchmarks/raw_networks.py``: networks that scikit-learn has fitted to `make_friedman2` reach
-    an R2 of 0.98 in place of 0.37.
+    about. ``python benchmarks/raw_networks.py``: networks that scikit-learn has fitted to `make_friedman2`
+    reach an R2 of 0.98 in place of 0.37.
 
     Parameters
     ----------
