@@ -920,6 +920,22 @@ def test_a_stream_of_lasting_classes_does_not_begin_anew(n_rows, monkeypatch):
         model.partial_fit(part[labels == 1], np.zeros(np.sum(labels == 1), int))
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_column_that_changes_its_unit_is_learned_anew(seed):
+    """The accuracy stayed at 0.5: scores of one sign misled one of the two classes."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(6000, 8)) + 2
+    y = X @ rng.normal(size=8) + 0.3 * rng.normal(size=6000)
+    y = (y > np.median(y)).astype(int)
+    X[3000:, 0] *= 1000
+    model = OnnxSGDClassifier(random_state=0)
+    for start in range(0, 6000, 50):
+        right = model.score(X[start : start + 50], y[start : start + 50]) if start else 0.0
+        model.partial_fit(X[start : start + 50], y[start : start + 50], classes=[0, 1])
+        assert right > 0.6 or start < 500 or 3000 <= start < 3600
+    assert model.score(X[5000:], y[5000:]) > 0.9
+
+
 @pytest.mark.parametrize("options", [{"average": True}, {"class_weight": {0: 2, 1: 3}}])
 def test_averages_begin_anew_with_the_stream(options):
     """An average with the weights of the classes before has an accuracy of 0.03."""
