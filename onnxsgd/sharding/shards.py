@@ -16,7 +16,6 @@ from onnxsgd.data.moments import Moments
 from onnxsgd.data.row_tables import evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.sharding.executor import Executor, Handle
 from onnxsgd.sharding.shard_tasks import (
     Summary,
@@ -27,6 +26,7 @@ from onnxsgd.sharding.shard_tasks import (
     target_sum_of,
     weights_of,
 )
+from onnxsgd.training.layer_balance import RectifiedLayers
 from onnxsgd.training.program import Program
 from onnxsgd.training.start import NoiseFinder, best_constant
 from onnxsgd.training.state import TARGET
@@ -196,7 +196,7 @@ class ShardedProgram:
         return self.program.is_linear
 
     @property
-    def rectified_layers(self) -> tuple[RectifiedLayer, ...]:
+    def rectified_layers(self) -> RectifiedLayers:
         """The layers with rectified values between them."""
         return self.program.rectified_layers
 

@@ -27,10 +27,10 @@ _DOUBTED_SINCE, _DOUBTED = 16, 1.5
 #: scores of zero, and if at least this share of the samples, in most classes, has a larger loss than with
 #: these. Of 144 streams of 6,000 rows whose classes stay, 5 begin anew, all of them nearly noise alone.
 _MISLED_ROWS, _MISLED, _MISLED_SHARE = 16, 1.2, 0.4
-#: The least share of either of two classes in a part that tells whether one of them is misled, which is enough
-#: there. 8,000 rows, one of eight columns 100 and 1,000 times as large in the second half, calls of 50 and 400,
-#: three draws: the accuracy of the last 2,000 is 0.94 to 0.97; 0.50 to 0.59 in half of them where both classes
-#: are to be misled.
+#: The least share of either of two classes in a part that tells whether one of them is misled, which is
+#: enough there. 8,000 rows, one of eight columns 100 and 1,000 times as large in the second half, calls of 50
+#: and 400, three draws: the accuracy of the last 2,000 is 0.94 to 0.97; 0.50 to 0.59 in half of them where
+#: both classes are to be misled.
 _BOTH_CLASSES = 0.2
 
 
@@ -89,7 +89,7 @@ def _classes_have_changed(state: FitState, program: Program, batches: Batches) -
     if raw.shape[1] == 1 and n_rows >= ENOUGH_ROWS and len(of_classes) == 2:
         # a column in another unit outweighs all others: its scores have one sign, and mislead one class
         fewest = min(np.count_nonzero(rows) for rows in of_classes)
-        return bool(n_misled > 0) and fewest >= _BOTH_CLASSES * n_rows
+        return bool(n_misled > 0 and fewest >= _BOTH_CLASSES * n_rows)
     return bool(2 * n_misled > max(2, raw.shape[1]))
 
 

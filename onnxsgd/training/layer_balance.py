@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,19 @@ from onnxsgd.engine.step.batches import Batches
 from onnxsgd.engine.step.buffers import Tensors
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
+from onnxsgd.runtime.events import decided
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.state import FitState
 
-__all__ = ["LayerBalance"]
+__all__ = ["LayerBalance", "RectifiedLayers"]
+
+RectifiedLayers = Sequence[RectifiedLayer]
 
 #: The root mean square up to which rectified values stay as they are.
 _USUAL = 20.0
+#: The share of the loss of a constant by which penalties may raise the objective: that of the last layer is
+#: larger where a target is.
+_CHANGED = 0.1
 #: The most rows that they are computed from.
 _ROWS = 256
 
@@ -52,11 +58,11 @@ class LayerBalance:
     Networks", 2015, has the invariance.
     """
 
-    layers: Sequence[RectifiedLayer]
+    layers: RectifiedLayers
     rows: np.ndarray
 
     @classmethod
-    def of(cls, layers: Sequence[RectifiedLayer], some: Batches, plan: FitPlan) -> LayerBalance | None:
+    def of(cls, layers: RectifiedLayers, some: Batches, plan: FitPlan) -> LayerBalance | None:
         """Return that of a fit whose data include `some`; None: no two layers follow one another.
 
         Weights with rates of their own, or penalties of the distance from the first ones, keep their scale.
@@ -68,21 +74,43 @@ class LayerBalance:
             return None
         return cls(layers, table[:: -(-len(table) // _ROWS)])
 
-    def apply(self, state: FitState) -> bool:
-        """Let rectified values have a root mean square of 1, where it is far above; return whether it was.
+    def apply(self, state: FitState, objective: Callable[[], float], unit: float) -> float | None:
+        """Let rectified values have a root mean square of 1, where it is far above.
 
-        Weights and their averages change, the function does not, but for rounding.
+        Weights and their averages change; predictions do not, but for rounding.
+
+        Parameters
+        ----------
+        state : FitState
+            The state before the first update.
+        objective : callable
+            Returns the objective of the weights of the state.
+        unit : float
+            The loss of a constant.
+
+        Returns
+        -------
+        float or None
+            The objective then; None: nothing has changed, as no layer passes on large numbers, or penalties
+            would raise the objective by more than a tenth of the unit.
         """
-        weights = state.weights()
-        if any(kind not in (WEIGHT, AVERAGE) for _, kind in state.tensors):
+        given = state.tensors
+        if any(kind not in (WEIGHT, AVERAGE) for _, kind in given):
             # moments of gradients belong to the present scale
-            return False
+            return None
         with np.errstate(all="ignore"), one_thread():
-            factors = [1.0 / size if _USUAL < size < math.inf else 1.0 for size in self._sizes(weights)]
+            sizes = self._sizes(state.weights())
+            factors = [1.0 / size if _USUAL < size < math.inf else 1.0 for size in sizes]
         if all(factor == 1.0 for factor in factors):
-            return False
-        state.tensors = self._scaled(state.tensors, factors)
-        return True
+            return None
+        before = objective()
+        state.tensors = self._scaled(given, factors)
+        after = objective()
+        if not after <= before + _CHANGED * abs(unit):
+            state.tensors = given
+            return None
+        decided("start", "layers that pass on large numbers are balanced: objective %.6g", after)
+        return after
 
     def _sizes(self, weights: dict[str, np.ndarray]) -> list[float]:
         """Return the root mean square of the values between each two layers."""

@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd.engine.step.batches import Batches
-from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.runtime.events import decided
 from onnxsgd.schedules import Schedule
 from onnxsgd.training.checkpoints import Checkpoints, ResumableEpochs
@@ -21,7 +20,7 @@ from onnxsgd.training.fit_kind import FitKind
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.gain import Gain
 from onnxsgd.training.kept_state import KeptState
-from onnxsgd.training.layer_balance import LayerBalance
+from onnxsgd.training.layer_balance import LayerBalance, RectifiedLayers
 from onnxsgd.training.rules import DescentRule, PlateauRule, Rule, StreamRule
 from onnxsgd.training.start import (
     ENOUGH_ROWS,
@@ -61,7 +60,7 @@ class Model(Protocol):
         """True if the last layer is also a first one."""
 
     @property
-    def rectified_layers(self) -> Sequence[RectifiedLayer]:
+    def rectified_layers(self) -> RectifiedLayers:
         """The layers with rectified values between them."""
 
     def raw_predictions(self, features: dict[str, Any], weights: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -385,6 +384,10 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
         else:
             some = batches.some()
             share = finder.share_after_fit(state, partial(model.sample_losses, some.target))
+        balance = LayerBalance.of(model.rectified_layers, batches.some(), plan)
+        if balance is not None:
+            of_constant = model.mean_loss_without_knowledge(batches.some(), state.weights())
+            balance.apply(state, lambda: _objective(model, batches, plan, state).total, of_constant)
     elif is_due(state, n_rows):
         share, state.judged_from = share_of_calls(state, n_rows), 0
         if min(share, columns) <= state.factor * unit:

@@ -55,9 +55,6 @@ _GROWTH_OF_PART = 0.5
 _CUT_OF_PART, _MOST_CUTS_OF_PART = 10.0, 4
 #: The fewest windows of a fit in which variances wait until the means have been learned.
 _TWO_DESCENTS = 12
-#: The share of the loss of a constant by which penalties may raise the objective of balanced layers: that of
-#: the last one is larger where a target is.
-_CHANGED = 0.1
 #: The copies of weights in the progress of a :class:`DescentRule`.
 _COPIES = ("_first", "_copy", "_best")
 
@@ -531,14 +528,9 @@ class DescentRule:
             )
         kept, objective = self._state.tensors is tensors_given, start.objective
         self._first = _Copy.of(self._state)
-        if self._balance is not None and self._balance.apply(self._state):
-            # rounding, and penalties of the weights
-            balanced = self._objective()
-            if balanced <= objective + _CHANGED * abs(start.unit):
-                objective = balanced
-                decided("start", "layers that pass on large numbers are balanced: objective %.6g", balanced)
-            else:
-                self._first.restore(self._state)
+        if self._balance is not None:
+            balanced = self._balance.apply(self._state, self._objective, start.unit)
+            objective = objective if balanced is None else balanced
         if self._variances is not None and self._may_wait and self._variances.begin(self._state):
             self._n_waited, self._least = None, self._variances.least_loss(self._state)
             objective = self._objective()

@@ -41,7 +41,7 @@ def test_values_of_balanced_layers_are_of_size_1_and_predictions_stay(scale):
     weights, rows = _network(scale)
     state = fresh_state(weights, 0.1, 0)
     state.tensors["w", AVERAGE] = 2.0 * weights["w"]
-    assert LayerBalance(_LAYERS, rows).apply(state)
+    assert LayerBalance(_LAYERS, rows).apply(state, float, 0.0) is not None
     balanced = state.weights()
     *between, predicted = _values(balanced, rows)
     np.testing.assert_allclose([np.sqrt(np.mean(values**2)) for values in between], 1.0, rtol=1e-12)
@@ -54,7 +54,7 @@ def test_one_large_layer_of_several_is_balanced_alone():
     weights, rows = _network(1.0)
     weights["u"] *= 1000.0
     state = fresh_state(weights, 0.1, 0)
-    assert LayerBalance(_LAYERS, rows).apply(state)
+    assert LayerBalance(_LAYERS, rows).apply(state, float, 0.0) is not None
     np.testing.assert_array_equal(state.weights()["w"], weights["w"])
     np.testing.assert_allclose(_values(state.weights(), rows)[-1], _values(weights, rows)[-1])
 
@@ -64,7 +64,7 @@ def test_usual_layers_stay_as_they_are(scale):
     weights, rows = _network(scale)
     state = fresh_state(weights, 0.1, 0)
     given = dict(state.tensors)
-    assert not LayerBalance(_LAYERS, rows).apply(state)
+    assert LayerBalance(_LAYERS, rows).apply(state, float, 0.0) is None
     assert all(state.tensors[key] is array for key, array in given.items())
 
 
@@ -72,14 +72,14 @@ def test_usual_layers_stay_as_they_are(scale):
 def test_layers_without_a_size_stay_as_they_are(value):
     weights, rows = _network(1.0)
     weights["w"][:], weights["b"][:] = value, 0.0
-    assert not LayerBalance(_LAYERS, rows).apply(fresh_state(weights, 0.1, 0))
+    assert LayerBalance(_LAYERS, rows).apply(fresh_state(weights, 0.1, 0), float, 0.0) is None
 
 
 def test_layers_with_moments_of_gradients_stay_as_they_are():
     weights, rows = _network(1e3)
     state = fresh_state(weights, 0.1, 0)
     state.tensors["w", "m"] = np.zeros((3, 5))
-    assert not LayerBalance(_LAYERS, rows).apply(state)
+    assert LayerBalance(_LAYERS, rows).apply(state, float, 0.0) is None
     np.testing.assert_array_equal(state.tensors["w", WEIGHT], weights["w"])
 
 
@@ -96,6 +96,28 @@ def test_a_network_that_was_fitted_to_raw_columns_learns(seed):
     assert network.score(X[1000:], y[1000:]) < 0.5
     model = OnnxSGDRegressor(network, random_state=0).fit(X[:1000], y[:1000])
     assert model.score(X[1000:], y[1000:]) > 0.96
+
+
+@pytest.mark.parametrize("n_rows", [10, 50])
+def test_it_learns_in_a_stream(n_rows):
+    """R2 stayed at 0.4, in calls of 10 rows that of other networks fell to -50."""
+    network, X, y = _fitted_to_raw_columns(0)
+    model = OnnxSGDRegressor(network, random_state=0)
+    for start in range(0, 1000, n_rows):
+        model.partial_fit(X[start : start + n_rows], y[start : start + n_rows])
+    assert model.score(X[1000:], y[1000:]) > 0.9
+
+
+def test_an_objective_that_grows_by_more_than_a_tenth_of_that_of_a_constant_is_not_taken():
+    weights, rows = _network(1e3)
+    state = fresh_state(weights, 0.1, 0)
+    given = state.tensors
+    for grown, is_taken in ((1.05, True), (1.15, False), (np.nan, False)):
+        state.tensors = given
+        objectives = iter([2.0, 2.0 * grown])
+        found = LayerBalance(_LAYERS, rows).apply(state, lambda left=objectives: next(left), 2.0)
+        assert found == (2.0 * grown if is_taken else None)
+        assert (state.tensors is given) != is_taken
 
 
 def test_one_whose_penalty_counts_more_than_its_loss_keeps_its_layers():
