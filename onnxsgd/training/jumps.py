@@ -21,6 +21,8 @@ __all__ = ["is_left_out", "renew"]
 #: The loss of weights, in units of a constant's, up to which the target of a part is noise to them: weights
 #: of other data than these have several times the loss of a constant.
 _NO_WORSE = 1.5
+#: The same up to which weights tell a part of a target that depends on columns that begin to vary.
+_TELLS = 0.75
 #: The parts of a stream of which the best one is known, and the growth of the loss since then to be examined.
 _DOUBTED_SINCE, _DOUBTED = 16, 1.5
 #: Weights mislead if the losses of parts of so many rows, this one among them, are so many times that of
@@ -100,7 +102,8 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
     jumped, a loss above all so far, as that of rows in other units, of which a second part with as large a
     loss is learned; and targets that are noise, which the weights before predict no worse than a constant. If
     the data have changed instead, the next part tells, before it is learned. Columns that were constant
-    before this part, and vary in it, explain a jump: it is learned then.
+    before this part, and vary in it, explain a jump where the weights before predict the target better than a
+    constant: the part is learned then.
 
     Parameters
     ----------
@@ -117,8 +120,8 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
         return True
     if not (program.has_ratios and len(batches.target) >= SOME_ROWS and state.has_jumped):
         return False
-    if any(known.begins_to_vary(state.moments[name]) for name, known in before.moments.items()):
+    loss, of_constant = program.mean_loss(batches, before.weights()), program.mean_loss_of_constant(batches)
+    begin = any(known.begins_to_vary(state.moments[name]) for name, known in before.moments.items())
+    if begin and loss <= _TELLS * of_constant:
         return False
-    if curve[-1] > max(curve[:-1]):
-        return True
-    return program.mean_loss(batches, before.weights()) <= _NO_WORSE * program.mean_loss_of_constant(batches)
+    return curve[-1] > max(curve[:-1]) or loss <= _NO_WORSE * of_constant
