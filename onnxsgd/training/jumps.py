@@ -10,7 +10,7 @@ from onnxsgd.data.row_tables import as_array
 from onnxsgd.engine.step.update import AVERAGE, WEIGHT
 from onnxsgd.runtime.events import decided
 from onnxsgd.training.start import ENOUGH_ROWS
-from onnxsgd.training.state import SOME_ROWS, FitState
+from onnxsgd.training.state import SOME_ROWS, TARGET, FitState
 
 if TYPE_CHECKING:
     from onnxsgd.engine.step.batches import Batches
@@ -34,6 +34,8 @@ _MISLED_ROWS, _MISLED, _MISLED_SHARE = 16, 1.2, 0.4
 #: and 400, three draws: the accuracy of the last 2,000 is 0.94 to 0.97; 0.50 to 0.59 in half of them where
 #: both classes are to be misled.
 _BOTH_CLASSES = 0.2
+#: The rows of the parts before this one that mislead then too: more than a burst of rows in another place.
+_LASTING_ROWS = 128
 
 
 def renew(state: FitState, program: Program, batches: Batches) -> None:
@@ -72,7 +74,7 @@ def _classes_have_changed(state: FitState, program: Program, batches: Batches) -
     """Tell whether the weights mislead in the last parts, of several rows, and for most classes of this one.
 
     A class that comes alone, or anew, is no such change, nor are some extreme rows, or noise in one part. Of
-    two classes one is enough, where a part has both in 32 rows or more.
+    two classes one is enough, where a part has both in 32 rows or more, after parts of 128 that mislead.
     """
     n_rows, curve = len(batches.target), state.loss_curve
     least = min(curve[-max(1, -(-_MISLED_ROWS // n_rows) - 1) :], default=0.0)
@@ -91,7 +93,9 @@ def _classes_have_changed(state: FitState, program: Program, batches: Batches) -
     if raw.shape[1] == 1 and n_rows >= ENOUGH_ROWS and len(of_classes) == 2:
         # a column in another unit outweighs all others: its scores have one sign, and mislead one class
         fewest = min(np.count_nonzero(rows) for rows in of_classes)
-        return bool(n_misled > 0 and fewest >= _BOTH_CLASSES * n_rows)
+        lasts = min(curve[-_LASTING_ROWS // n_rows :]) > _MISLED * loss_of_zeros
+        if n_misled and lasts and fewest >= _BOTH_CLASSES * n_rows:
+            return True
     return bool(2 * n_misled > max(2, raw.shape[1]))
 
 
@@ -121,7 +125,8 @@ def is_left_out(before: FitState, state: FitState, program: Program, batches: Ba
     if not (program.has_ratios and len(batches.target) >= SOME_ROWS and state.has_jumped):
         return False
     loss, of_constant = program.mean_loss(batches, before.weights()), program.mean_loss_of_constant(batches)
-    begin = any(known.begins_to_vary(state.moments[name]) for name, known in before.moments.items())
+    columns = [(known, state.moments[name]) for name, known in before.moments.items() if name != TARGET]
+    begin = any(known.begins_to_vary(later) for known, later in columns)
     if begin and loss <= _TELLS * of_constant:
         return False
     return curve[-1] > max(curve[:-1]) or loss <= _NO_WORSE * of_constant

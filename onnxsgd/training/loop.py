@@ -279,7 +279,7 @@ def _make_rule(
         return finder.objective().total
 
     zeros = ZeroFinder.of(runners.buffers, plan, objective, is_linear=finder.is_linear)
-    balance = LayerBalance.of(model.rectified_layers, batches.some(), plan)
+    balance = LayerBalance.of(model.rectified_layers, batches, plan)
     return DescentRule(
         stopping, state, kind, finder.find, objective, runners.buffers.load, score, put_back, variances,
         zeros, balance,
@@ -384,7 +384,7 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
         else:
             some = batches.some()
             share = finder.share_after_fit(state, partial(model.sample_losses, some.target))
-        balance = LayerBalance.of(model.rectified_layers, batches.some(), plan)
+        balance = LayerBalance.of(model.rectified_layers, batches, plan)
         if balance is not None:
             of_constant = model.mean_loss_without_knowledge(batches.some(), state.weights())
             balance.apply(state, lambda: _objective(model, batches, plan, state).total, of_constant)

@@ -446,16 +446,17 @@ class Program:
         weight, in_parts = batches.sample_weight, self.plan.recipe.in_parts
         has_extremes = False
         for name, axis, _ in self.columns_of_layers:
-            has_extremes |= add_moments(
+            has_some = add_moments(
                 moments, name, batches.features[name], weight, axis,
                 may_change=in_parts and len(weight) >= ENOUGH_ROWS,
                 of_bulk=self.plan.is_bounded, least_width=self.least_width, columns=batches.columns,
             )  # fmt: skip
             if not (in_parts or self.plan.is_bounded):
                 _warn_of_extremes(batches.features[name], moments[name], self.least_width)
-            elif has_extremes and not in_parts and self.plan.is_regression:
+            elif has_some and not in_parts and self.plan.is_regression:
                 of_all = Moments.of(batches.features[name], weight, axis)
                 _warn_of_extremes(batches.features[name], of_all, self.least_width, is_bounded=True)
+            has_extremes |= has_some
         data = None if in_parts else batches
         standards = make_standards(
             self.columns_of_layers, batches.features, moments, data, len(weight), self.penalty_of_linear,
@@ -856,8 +857,8 @@ def _warn_of_extremes(table: Any, moments: Moments, least_width: float, *, is_bo
             f"{len(rows)} of {len(table)} rows, such as {rows[:3].tolist()}, have extreme entries, in "
             f"{len(found)} of {table.shape[1]} columns. "
             + (
-                "They count little, and predictions for such rows may be far off: clip them, also before "
-                "predict."
+                "They count little, and predictions for such rows may be far off: clip these columns, also "
+                "before predict."
                 if is_bounded
                 else "They decide a squared loss, and the other rows are hardly learned: remove or clip "
                 "them, or choose a loss with a bounded derivative, such as loss='huber'."

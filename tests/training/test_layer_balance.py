@@ -108,16 +108,27 @@ def test_it_learns_in_a_stream(n_rows):
     assert model.score(X[1000:], y[1000:]) > 0.9
 
 
-def test_an_objective_that_grows_by_more_than_a_tenth_of_that_of_a_constant_is_not_taken():
+@pytest.mark.parametrize(("unit", "most"), [(2.0, 2.2), (1.0, 2.1), (10.0, 2.2)])
+def test_the_first_size_whose_objective_is_little_larger_is_taken(unit, most):
     weights, rows = _network(1e3)
     state = fresh_state(weights, 0.1, 0)
     given = state.tensors
-    for grown, is_taken in ((1.05, True), (1.15, False), (np.nan, False)):
+    little, much = most - 0.01, most + 0.01
+    for after, size in (
+        ([little], 1.0),
+        ([much, little], 5.0),
+        ([np.nan, much, most], 20.0),
+        ([much, np.inf, much], None),
+    ):
         state.tensors = given
-        objectives = iter([2.0, 2.0 * grown])
-        found = LayerBalance(_LAYERS, rows).apply(state, lambda left=objectives: next(left), 2.0)
-        assert found == (2.0 * grown if is_taken else None)
-        assert (state.tensors is given) != is_taken
+        objectives = iter([2.0, *after])
+        found = LayerBalance(_LAYERS, rows).apply(state, lambda left=objectives: next(left), unit)
+        assert (state.tensors is given) == (found is None) == (size is None)
+        if size is not None:
+            assert found == after[-1]
+            first = _values(state.weights(), rows)[0]
+            np.testing.assert_allclose(np.sqrt(np.mean(first**2)), size)
+        assert next(objectives, None) is None
 
 
 def test_one_whose_penalty_counts_more_than_its_loss_keeps_its_layers():

@@ -17,12 +17,12 @@ __all__ = ["FirstLayer", "columns_of", "first_layers", "layer_of"]
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """A trained linear layer whose input is data: a product, or a convolution.
+    """A trained linear layer, as a rule one whose input is data: a product, or a convolution.
 
     Attributes
     ----------
     feature, weight : str
-        The data input; the coefficients, of shape [n_features, n_outputs], or those of a convolution,
+        The input; the coefficients, of shape [n_features, n_outputs], or those of a convolution,
         [n_outputs, n_channels / groups, ...].
     intercept : str or None
         The trained intercepts of a product, of shape [n_outputs] or [1, n_outputs], if it has some.

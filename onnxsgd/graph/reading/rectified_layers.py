@@ -70,9 +70,8 @@ def _rectified(product: ir.Node, layer: FirstLayer) -> tuple[ir.Value | None, fl
     """
     value, slope = product.outputs[0], 1.0
     added = product.inputs[2] if len(product.inputs) > 2 else None
-    if added is not None and added.name != layer.intercept:
-        return None, 1.0
-    while (use := _only_use(value)) is not None:
+    is_trained = added is None or added.name == layer.intercept
+    while is_trained and (use := _only_use(value)) is not None:
         node, operator = use[0], standard_operator(use[0])
         if operator == "Add" and _adds(node, layer.intercept):
             value = node.outputs[0]
