@@ -99,6 +99,13 @@ def _sensors(rng: np.random.Generator) -> _Stream:
     return _Stream(X, X @ coef + 0.3 * rng.normal(size=4000), drifts=True)
 
 
+def _jump(rng: np.random.Generator) -> _Stream:
+    """Return normal columns, and a target that grows by 20 deviations of its noise, six of its own."""
+    stream = _linear(rng, 4000 - _N_TESTED, 10)
+    stream.y[2000:] += 6.0
+    return _Stream(stream.X, stream.y, drifts=True)
+
+
 def _hourly(rng: np.random.Generator) -> _Stream:
     """Return a load in order of time, with a daily period, of weather and the hour."""
     hours, n_rows = np.arange(4000 + _N_TESTED), 4000 + _N_TESTED
@@ -205,6 +212,7 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "300 correlated columns, classes": lambda rng: _of_signs(_embedded(rng)),
     "slow drift": lambda rng: _drift(rng, is_sudden=False),
     "slow drift, classes": lambda rng: _of_signs(_drift(rng, is_sudden=False)),
+    "jump of the level": _jump,
     "sudden change": lambda rng: _drift(rng, is_sudden=True),
     "five classes": _classes,
     "class of 3 %": _rare,

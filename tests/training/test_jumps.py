@@ -7,6 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.exceptions import ConvergenceError
+from onnxsgd.training.state import FitState
 
 COEF = np.array([1.0, -2.0, 0.5, 3.0])
 
@@ -136,6 +137,40 @@ def test_the_second_call_of_rows_of_another_region_moves_the_model(n_rows, seed)
         assert loss > 50.0 if is_far else loss < 0.05
         model.partial_fit(X, y)
         assert (np.abs(model.coef_ - before).max() > 0.1) == (number == 5)
+
+
+@pytest.mark.parametrize("n_rows", [1, 8, 20])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X, y: (X, y + 20),
+        lambda X, y: (X, 20 - y),
+        lambda X, y: (X * [1000, 1, 1, 1], y),
+        lambda X, y: (X * 100, y),
+    ],
+    ids=["level", "signs", "unit", "units"],
+)
+def test_calls_of_few_rows_begin_anew_where_the_data_change(n_rows, change):
+    """After 300 rows R2 was -20 for a level, and after 3,000 rows -1e4 for a unit."""
+    model = OnnxSGDRegressor(random_state=0)
+    for X, y in _parts(1200 // n_rows, n_rows):
+        model.partial_fit(X, y)
+    for X, y in _parts(440 // n_rows, n_rows, seed=1):
+        model.partial_fit(*change(X, y))
+    ((X, y),) = _parts(1, 300, seed=2)
+    assert model.score(*change(X, y)) > 0.97
+
+
+@pytest.mark.parametrize("n_rows", [1, 8, 20])
+def test_a_burst_of_few_rows_does_not_begin_a_stream_anew(n_rows, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(FitState, "forget", refuse)
+    model, rng = OnnxSGDRegressor(random_state=0), np.random.default_rng(3)
+    for start, (X, y) in zip(range(0, 1600, n_rows), _parts(1600 // n_rows, n_rows), strict=True):
+        is_burst = start % 800 >= 780
+        model.partial_fit(X, y + is_burst * 100 * rng.normal(size=n_rows))
 
 
 @pytest.mark.parametrize("value", [1e20, 1e300])
