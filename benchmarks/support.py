@@ -137,6 +137,19 @@ def robust_targets() -> Iterator[Data]:
                 yield table, signal + noise, signal
 
 
+def gross_errors() -> Iterator[Data]:
+    """Yield 48 sets of 75 to 300 rows: a part of the targets is too large, by some deviations."""
+    for number in range(4):
+        for n_rows, n_columns in ((75, 10), (150, 15), (150, 60), (300, 60)):
+            for share in (0.05, 0.1, 0.2):
+                rng = np.random.default_rng(100 + number)
+                table = rng.normal(size=(n_rows, n_columns))
+                signal = table @ rng.normal(size=n_columns) / n_columns**0.5
+                is_wrong = rng.random(n_rows) < share
+                errors = is_wrong * rng.normal(10.0, 2.0, n_rows)
+                yield table, signal + 0.3 * rng.normal(size=n_rows) + errors, signal
+
+
 def sums_of_columns() -> Iterator[Data]:
     """Yield 24 sets of 350 to 5,000 sparse rows, whose targets are sums of entries, and lengths of texts."""
     sums = [(5000, 200, 0.05), (5000, 400, 0.2), (350, 400, 0.05)]
@@ -207,6 +220,8 @@ FAMILIES = {
     "sparse noisy targets": Family(sparse_targets, is_sparse=True),
     "robust, huber": Family(robust_targets, loss="huber"),
     "robust, epsilon_insensitive": Family(robust_targets, loss="epsilon_insensitive"),
+    "gross errors, huber": Family(gross_errors, loss="huber"),
+    "gross errors, epsilon_insensitive": Family(gross_errors, loss="epsilon_insensitive"),
     "sums of sparse columns": Family(sums_of_columns, is_sparse=True),
 }
 

@@ -7,6 +7,7 @@ an accuracy of 0.803 and 0.787, a log loss of 0.47 and 0.93.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -66,6 +67,9 @@ _RESOLVED = 1e3
 _MOST_STEPS, _TOL = 100, 1e-3
 #: The deviations from the median, by the median of the absolute ones, up to which targets are no outliers.
 _USUAL = 3.0
+#: Those at which a first regression has targets, and later ones residuals. Huber losses on 48 sets with 5 to
+#: 20 percent of errors of 10 deviations: R2 0.63 with the range of targets alone, 0.79 with these.
+_NEAR, _OF_RESIDUALS = 1.0, (2.0, 2.0, 2.0, 2.0, 3.0)
 #: The least share of itself in its prediction that a row leaves to the others.
 _LEAST_SHARE = 1e-13
 
@@ -102,19 +106,22 @@ class _Ridge:
         self._means: np.ndarray | None = None
         share = np.ascontiguousarray(sample_weight, np.float64)
         self._share = share = share / np.add.reduce(share)
-        self._root = root = np.sqrt(share)[:, None]
-        wanted = np.asarray(target[:], np.float64)
-        # of a constant, rounding of the mean would be left
-        varies = wanted.max(axis=0) > wanted.min(axis=0)
-        self._mean = np.where(varies, share.dot(wanted), wanted[0])
-        wanted = (wanted - self._mean) * root
-        self.deviations: np.ndarray = np.sqrt(np.add.reduce(wanted * wanted))
-        wanted /= np.where(self.deviations > 0, self.deviations, 1.0)
-        self._wanted = wanted
+        self._root = np.sqrt(share)[:, None]
+        self._set_target(target)
         #: The geometric mean of the rows with a weight and of those that equal weights would have, less one
         #: for the mean. 48 targets of 150 to 400 rows with squares of exponential weights have R2 0.188;
         #: -0.083 with the former, 0.164 with the latter, and their signs an accuracy of 0.603, 0.616, 0.583.
         self._n_rows = max(1.0, math.sqrt(np.count_nonzero(share) / share.dot(share)) - 1.0)
+
+    def _set_target(self, target: Table) -> None:
+        wanted = np.asarray(target[:], np.float64)
+        # of a constant, rounding of the mean would be left
+        varies = wanted.max(axis=0) > wanted.min(axis=0)
+        self.mean = np.where(varies, self._share.dot(wanted), wanted[0])
+        wanted = (wanted - self.mean) * self._root
+        self.deviations: np.ndarray = np.sqrt(np.add.reduce(wanted * wanted))
+        wanted /= np.where(self.deviations > 0, self.deviations, 1.0)
+        self._wanted = wanted
 
     @property
     def _n_targets(self) -> int:
@@ -211,7 +218,16 @@ class EvidenceRidge(_Ridge):
         if are_labels:
             codes = target[:]
             #: The half of the way between the codes of two classes, as a distance from the mean.
-            self._middle = (float(codes.max()) + float(codes.min())) / 2.0 - self._mean
+            self._middle = (float(codes.max()) + float(codes.min())) / 2.0 - self.mean
+
+    def of(self, target: np.ndarray, bounds: _Bounds) -> EvidenceRidge:
+        """Return the regression of other numbers on the same columns."""
+        other = copy.copy(self)
+        for name in ("_parts", "ratio"):
+            vars(other).pop(name, None)
+        other._bounds = bounds
+        other._set_target(target)
+        return other
 
     def _block(self, part: slice) -> np.ndarray:
         """Return some columns, standardised, with rows times the root of their share."""
@@ -471,24 +487,27 @@ def noisy_ridges(
     table, target, sample_weight, shift, factor, are_labels : csr_matrix, ndarray, bool
         As those of :class:`EvidenceRidge`.
     is_robust : bool
-        Whether the loss is one of the sizes of residuals: outliers among the targets are then at the end of
-        the usual range in a second regression, which may lack the effects of rare columns.
+        Whether the loss is one of the sizes of residuals: a second regression then has targets without
+        outliers, and may lack the effects of rare columns. Where it is exact these are outliers of residuals,
+        else of the targets, which are put at the end of the usual range.
 
     Returns
     -------
     list of EvidenceRidge and QuadratureRidge, or None
         None where one of them is; see :func:`noisy_ridge`.
     """
-    targets = [(target, _OF_SIZES if is_robust else _OF_SQUARES)]
-    if is_robust and ((usual := _without_outliers(target[:])) != target[:]).any():
-        targets.append((usual, _OF_OTHERS))
-    found = []
-    for wanted, bounds in targets:
-        ridge = noisy_ridge(table, wanted, sample_weight, shift, factor, are_labels=are_labels, bounds=bounds)
-        if ridge is None:
-            return None
-        found.append(ridge)
-    return found
+    given = table, target, sample_weight, shift, factor
+    first = noisy_ridge(*given, are_labels=are_labels, bounds=_OF_SIZES if is_robust else _OF_SQUARES)
+    if first is None:
+        return None
+    if not is_robust or ((usual := _clipped(target[:], _USUAL)) == target[:]).all():
+        return [first]
+    second: EvidenceRidge | QuadratureRidge | None
+    if isinstance(first, EvidenceRidge):
+        second = _with_usual_residuals(first, target[:])
+    else:
+        second = noisy_ridge(table, usual, *given[2:], are_labels=are_labels, bounds=_OF_OTHERS)
+    return None if second is None else [first, second]
 
 
 def noisy_ridge(
@@ -544,10 +563,30 @@ def noisy_ridge(
         return None if ridge.ratio is None or not ridge.is_borne_out else ridge
 
 
-def _without_outliers(target: np.ndarray) -> np.ndarray:
-    """Return targets of shape [n_samples, n_outputs] with outliers at the end of the usual range of each.
+def _with_usual_residuals(ridge: EvidenceRidge, target: np.ndarray) -> EvidenceRidge | None:
+    """Return the regression of targets whose residuals have no outliers, on the columns of another one.
 
-    Of a target that has one value in half of the rows, none is an outlier.
+    Residuals are those of predictions from the other rows. Outliers among the targets hide what the columns
+    tell, which the first regression finds in the smaller ones. None as in :func:`noisy_ridge`.
+
+    References
+    ----------
+    P. J. Huber, "Robust Statistics", Wiley 1981, section 7.8, has the modified residuals.
+    """
+    ridge = ridge.of(_clipped(target, _NEAR), _OF_OTHERS)
+    for most in _OF_RESIDUALS:
+        if ridge.ratio is None:
+            return None
+        predicted = ridge.mean + ridge.deviations * ridge.from_others()
+        ridge = ridge.of(predicted + _clipped(target - predicted, most), _OF_OTHERS)
+    return None if ridge.ratio is None or not ridge.is_borne_out else ridge
+
+
+def _clipped(target: np.ndarray, most: float) -> np.ndarray:
+    """Return numbers of shape [n_samples, n_outputs], each within so many deviations of its median.
+
+    Deviations are those of a normal distribution with the median of absolute ones. A column that has one
+    value in half of the rows stays as it is.
 
     References
     ----------
@@ -556,7 +595,7 @@ def _without_outliers(target: np.ndarray) -> np.ndarray:
     """
     target = np.asarray(target, np.float64)
     median = np.median(target, axis=0)
-    spread = _USUAL * stats.median_abs_deviation(target, axis=0, scale="normal")
+    spread = most * stats.median_abs_deviation(target, axis=0, scale="normal")
     spread[~(spread > 0)] = np.inf
-    usual: np.ndarray = np.clip(target, median - spread, median + spread)
-    return usual
+    clipped: np.ndarray = np.clip(target, median - spread, median + spread)
+    return clipped
