@@ -79,6 +79,17 @@ def noisy_classes() -> Iterator[Data]:
                     yield table, score > np.quantile(score, 1 - of_class)
 
 
+def few_targets() -> Iterator[Data]:
+    """Yield 120 sets of 12 to 24 rows, two thirds of which are learned, of signal, of both and of noise."""
+    for number in range(10):
+        for n_rows, n_columns in ((12, 8), (15, 8), (18, 12), (24, 16)):
+            for noise in (0.1, 0.5, 1.5):
+                rng = np.random.default_rng(number)
+                table = rng.normal(size=(n_rows, n_columns))
+                signal = table @ rng.normal(size=n_columns) / n_columns**0.5
+                yield table, signal + noise * rng.normal(size=n_rows), signal
+
+
 def interactions() -> Iterator[Data]:
     """Yield 24 sets of 150 to 1,200 rows of the columns of 5 to 10 features and their products."""
     for number in range(24):
@@ -214,6 +225,7 @@ FAMILIES = {
     "correlated classes": Family(correlated_classes, are_labels=True),
     "correlated targets": Family(correlated_targets),
     "noisy targets": Family(noisy_targets),
+    "few noisy targets": Family(few_targets),
     "interactions": Family(interactions),
     "noisy classes": Family(noisy_classes, are_labels=True),
     "large noisy targets": Family(large_targets),
