@@ -531,9 +531,9 @@ def noisy_ridge(
     EvidenceRidge, QuadratureRidge or None
         The latter of numbers as targets, and of sparse data of more than 100 rows or more than 512 rows and
         columns. None with fewer than 6 rows, 16 of labels, or columns than 0.09 of the rows, 0.03 for the
-        latter of sparse data; of labels with more than 512 rows and columns, or 200 of sparse data; of more than 16 targets,
-        or 2^24 entries times targets, for the latter; where the ratio of the greatest evidence is None, and
-        where rows left out do not bear it out.
+        latter of sparse data; of labels with more than 512 rows and columns, or 200 of sparse data; of more
+        than 16 targets, or 2^24 entries times targets, for the latter; where the ratio of the greatest
+        evidence is None, and where rows left out do not bear it out.
     """
     is_sparse, (n_rows, n_targets), is_used = sparse.issparse(table), target.shape, factor != 0
     n_numbers = n_rows * len(factor)
