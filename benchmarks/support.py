@@ -4,7 +4,8 @@ Default fits on generated data, beside those without the preconditioner of corre
 end where the data support no more, and beside scikit-learn's estimators: on standardised columns, on those of
 sparse data as they are, with Ridge of the best of several penalties. Prints the means over the sets of each
 family of the scores on new rows in three folds: accuracy and log loss, or R2, of the signal where targets
-have outliers.
+have outliers; where variances are predicted, mean and median of the negative logarithm of the density, with
+BayesianRidge as the solver.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -161,6 +163,19 @@ def gross_errors() -> Iterator[Data]:
                 yield table, signal + 0.3 * rng.normal(size=n_rows) + errors, signal
 
 
+def variances() -> Iterator[Data]:
+    """Yield 72 sets of 45 to 1,500 rows with noise whose variance depends on three columns, or on none."""
+    for number in range(4):
+        for n_rows, n_columns in ((45, 10), (60, 5), (90, 10), (225, 10), (450, 30), (1500, 30)):
+            for slope in (0.0, 1.0, 2.0):
+                rng = np.random.default_rng(100 + number)
+                table = rng.normal(size=(n_rows, n_columns))
+                slopes = rng.normal(size=3)
+                logarithm = slope * table[:, :3] @ slopes / np.linalg.norm(slopes)
+                noise = np.exp(logarithm / 2) * rng.normal(size=n_rows)
+                yield table, 2.0 * table @ rng.normal(size=n_columns) / n_columns**0.5 + noise
+
+
 def sums_of_columns() -> Iterator[Data]:
     """Yield 24 sets of 350 to 5,000 sparse rows, whose targets are sums of entries, and lengths of texts."""
     sums = [(5000, 200, 0.05), (5000, 400, 0.2), (350, 400, 0.05)]
@@ -234,6 +249,7 @@ FAMILIES = {
     "robust, epsilon_insensitive": Family(robust_targets, loss="epsilon_insensitive"),
     "gross errors, huber": Family(gross_errors, loss="huber"),
     "gross errors, epsilon_insensitive": Family(gross_errors, loss="epsilon_insensitive"),
+    "variances": Family(variances, loss="gaussian_nll"),
     "sums of sparse columns": Family(sums_of_columns, is_sparse=True),
 }
 
@@ -271,13 +287,33 @@ def _of_targets(model: Any, sets: Iterator[Data]) -> np.ndarray:
     return np.array([np.mean(scores)])
 
 
+def _of_densities(model: Any, sets: Iterator[Data]) -> np.ndarray:
+    """Return the mean and the median of the negative logarithm of the density of new rows."""
+    from scipy.stats import norm
+    from sklearn.model_selection import KFold
+
+    found = []
+    for table, target, *_ in sets:
+        for train, test in KFold(3, shuffle=True, random_state=0).split(table):
+            means, deviations = model.fit(table[train], target[train]).predict(table[test], return_std=True)
+            found.append(-float(np.mean(norm.logpdf(target[test], means, deviations))))
+    return np.array([np.mean(found), np.median(found)])
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="families whose name holds this word")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV, SGDClassifier, SGDRegressor
+    from sklearn.linear_model import (
+        BayesianRidge,
+        LogisticRegression,
+        Ridge,
+        RidgeCV,
+        SGDClassifier,
+        SGDRegressor,
+    )  # fmt: skip
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -296,10 +332,13 @@ def main() -> None:
             "solver": LogisticRegression() if are_labels else RidgeCV(np.logspace(-3, 4, 15)),
         }
         score = _of_labels if are_labels else _of_targets
+        if loss == "gaussian_nll":
+            score, others = _of_densities, {"solver": BayesianRidge()}
         cells = {"default": score(ours, sets())}
         with patch.object(coordinates, "preconditioner", lambda *given: None):
             cells["no preconditioner"] = score(ours, sets())
-        with patch.object(program, "noisy_ridges", lambda *given, **named: None):
+        nothing = partial(patch.object, program, new=lambda *given, **named: None)
+        with nothing("noisy_ridges"), nothing("normal_ridges"):
             cells["all is learned"] = score(ours, sets())
         if is_sparse:
             others["solver"] = GridSearchCV(Ridge(solver="lsqr"), {"alpha": np.logspace(-1, 3, 9)}, cv=3)

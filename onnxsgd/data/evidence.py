@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +22,19 @@ from onnxsgd.data.quadrature import measure
 from onnxsgd.data.row_tables import Table
 from onnxsgd.data.standard_rows import standard_rows
 
-__all__ = ["EvidenceRidge", "QuadratureRidge", "noisy_ridge", "noisy_ridges"]
+__all__ = [
+    "EvidenceRidge", "NormalRidge", "QuadratureRidge", "noisy_ridge", "noisy_ridges", "normal_ridges",
+]  # fmt: skip
 
 #: The least number of columns, as a share of the rows, that can fit noise enough: of a target of noise alone,
 #: least squares with 0.09 explain 9 percent.
 _LEAST_COLUMNS = 0.09
 #: The same of sparse data, where codes of many levels are usual.
 _LEAST_COLUMNS_OF_SPARSE = 0.03
+#: The same for the variances of targets beside their means.
+_LEAST_COLUMNS_OF_VARIANCES = 0.03
+#: The least square of a residual, as a share of the mean one, whose logarithm counts.
+_LEAST_SQUARE = 1e-4
 #: The fewest rows that tell signal from noise, of labels and of numbers. 120 sets of 8 to 16 rows have R2
 #: -0.95, and -1.62 where all is learned (solvers -0.91). Of 10 kinds of 6 to 15 rows in two classes the
 #: accuracy is lower with fewer rows: 0.66 in place of 0.70.
@@ -97,6 +103,8 @@ _OF_SQUARES, _OF_SIZES = _Bounds(1.1, 0.01), _Bounds(1.03, 0.01)
 #: The same beside outliers: all others may be signal, and training would fit the outliers. 4 sets of 300 rows
 #: of 1,000 columns, some of whose outliers are the only noise, have R2 0.14, and -0.49 where all is learned.
 _OF_OTHERS = _OF_SIZES._replace(share=0.0)
+#: Those for which any residuals are noise.
+_NO_BOUNDS = _Bounds(0.0, 0.0)
 
 
 class _Ridge:
@@ -315,6 +323,17 @@ class EvidenceRidge(_Ridge):
         left_out: np.ndarray = (self._wanted - residual) / np.where(self._root > 0, self._root, 1.0)
         return left_out
 
+    def residuals_of_others(self) -> np.ndarray:
+        """Return the residual of each row of the regression on all others, in units of the targets."""
+        root = np.where(self._root > 0, self._root, 1.0)
+        residuals: np.ndarray = (self._wanted / root - self.from_others()) * self.deviations
+        return residuals
+
+    def average(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the weighted mean of the rows."""
+        mean: np.ndarray = self._share.dot(numbers)
+        return mean
+
     @property
     def tells_classes(self) -> bool:
         """True if it predicts several classes of rows from the others with half of a constant's errors.
@@ -470,6 +489,109 @@ class QuadratureRidge(_Ridge):
         remains = (1.0 / (1.0 + ratios[:, None] * nodes) ** 2).dot(weights) / self._n_targets
         errors: np.ndarray = remains / (1.0 / (1.0 + ratios[:, None] * of_trace)).dot(shares) ** 2
         return errors
+
+
+class NormalRidge:
+    """Ridge regressions of targets, and of the logarithms of the variances of rows left out.
+
+    The logarithm of a squared residual has the variance's for its mean, up to a constant. Rows predicted from
+    all others have residuals that are no smaller than those of new rows.
+
+    A second regression of the targets has weights in inverse proportion to the variances of the first, so
+    that its residuals are not those of the rows of large variance.
+
+    Parameters
+    ----------
+    means : EvidenceRidge
+        The regression of the targets.
+    weighted : callable
+        Returns the same with weights of rows that are multiplied by factors of shape [n_rows].
+
+    Attributes
+    ----------
+    deviations : ndarray of shape [2 n_targets]
+        The deviation of each target, and ones for the logarithms.
+
+    References
+    ----------
+    A. C. Harvey, "Estimating Regression Models with Multiplicative Heteroscedasticity", Econometrica 44,
+    1976.
+    """
+
+    def __init__(self, means: EvidenceRidge, weighted: Callable[[np.ndarray], EvidenceRidge]) -> None:
+        constant_mean, of_constant = means.mean, 2.0 * np.log(means.deviations)
+        logarithms, slopes, level = _of_variances(means, means)
+        if logarithms.ratio:
+            plain, means = means, weighted(np.exp(-slopes.mean(axis=1)))
+            logarithms, slopes, level = _of_variances(plain, means)
+        self._means, self._logarithms = means, logarithms
+        #: The mean predictions, less those of the best constant.
+        self._shifts = means.mean - constant_mean, level - of_constant
+        self.deviations = np.concatenate([means.deviations, np.ones_like(means.deviations)])
+
+    @property
+    def ratio(self) -> float:
+        """The larger one of both regressions; 0 for no coefficients at all."""
+        return max(self._means.ratio or 0.0, self._logarithms.ratio or 0.0)
+
+    def coefficients(self) -> np.ndarray:
+        """Return the coefficients of standardised columns, for standardised targets and for logarithms."""
+        of_logarithms = self._logarithms.coefficients() * self._logarithms.deviations
+        return np.concatenate([self._means.coefficients(), of_logarithms], axis=1)
+
+    def offsets(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the mean predictions by coefficients of the columns, without those of the best constant."""
+        parts = np.split(coefficients, 2, axis=1)
+        ridges = self._means, self._logarithms
+        offsets = [ridge.offsets(part) for ridge, part in zip(ridges, parts, strict=True)]
+        return np.concatenate(offsets) - np.concatenate(self._shifts)
+
+
+def _of_variances(plain: EvidenceRidge, means: EvidenceRidge) -> tuple[EvidenceRidge, np.ndarray, np.ndarray]:
+    """Return the regression of the logarithms of squared residuals, its slopes, and the mean logarithms.
+
+    The slopes are predictions of each row from the others; with the means the residuals have variances of 1.
+    """
+    squares = means.residuals_of_others() ** 2
+    # a residual of zero has no logarithm
+    squares = np.maximum(squares, _LEAST_SQUARE * plain.average(squares) + np.finfo(np.float64).tiny)
+    logarithms = plain.of(np.log(squares), _NO_BOUNDS)
+    slopes = np.zeros_like(squares)
+    if logarithms.ratio:
+        # without coefficients the mean of the other rows would differ from row to row
+        slopes = logarithms.deviations * logarithms.from_others()
+    return logarithms, slopes, np.log(plain.average(squares * np.exp(-slopes)))
+
+
+def normal_ridges(
+    table: Any, target: Table, sample_weight: np.ndarray, shift: np.ndarray, factor: np.ndarray
+) -> list[NormalRidge] | None:
+    """Return the regressions of targets and of the logarithms of their variances.
+
+    Parameters
+    ----------
+    table, target, sample_weight, shift, factor : ndarray
+        As those of :class:`EvidenceRidge`.
+
+    Returns
+    -------
+    list of NormalRidge, or None
+        None for sparse data, with fewer than 6 rows or than 0.03 columns a row, with more than 512 rows and
+        columns, and where rows left out do not bear the evidence out.
+    """
+    n_rows, n_columns = len(sample_weight), int(np.count_nonzero(factor))
+    if sparse.issparse(table) or n_rows < _LEAST_ROWS or min(n_rows, len(factor)) > _MOST:
+        return None
+    if n_columns < _LEAST_COLUMNS_OF_VARIANCES * n_rows:
+        return None
+
+    def weighted(factors: np.ndarray | float) -> EvidenceRidge:
+        weight = sample_weight * factors
+        return EvidenceRidge(table, target, weight, shift, factor, are_labels=False, bounds=_NO_BOUNDS)
+
+    with np.errstate(all="ignore"), one_thread():
+        means = weighted(1.0)
+        return None if means.ratio is None or not means.is_borne_out else [NormalRidge(means, weighted)]
 
 
 def noisy_ridges(

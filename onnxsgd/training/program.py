@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockTable
-from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge, noisy_ridges
+from onnxsgd.data.evidence import EvidenceRidge, NormalRidge, QuadratureRidge, noisy_ridges, normal_ridges
 from onnxsgd.data.extremes import bulk
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments, quiet_squares
@@ -71,7 +71,7 @@ from onnxsgd.training.sparse_runners import (
     trains_sparse,
 )
 from onnxsgd.training.start import ENOUGH_ROWS, NoiseFinder, best_constant
-from onnxsgd.training.state import FitState, rate_scales, slows_intercept
+from onnxsgd.training.state import UNIT_OF_FEW, UNIT_OF_OTHERS, FitState, rate_scales, slows_intercept
 from onnxsgd.training.used_columns import UsedColumns, used_columns
 
 __all__ = ["Program", "make_program"]
@@ -109,6 +109,8 @@ _UNEVEN = np.array([0.75, 0.25])
 _FAR_MORE = 100.0
 #: The losses of squares of residuals.
 _OF_SQUARES = (SquaredError, SquaredEpsilonInsensitive)
+#: The rows for each column up to which variances learn more slowly.
+_FEW_ROWS = 10
 #: The number of elements of an array.
 _size = attrgetter("size")
 
@@ -307,9 +309,9 @@ class Program:
     def noise(self, batches: Batches, some: Batches) -> NoiseFinder | None:
         """Return the noise that the model could fit, if it is a linear one.
 
-        Cases: classifiers, and regressors whose loss is one of residuals of both signs alike; `some` has all
-        rows of `batches`; gradients have no preconditioner, which data of little noise have; the intercept is
-        trained, and the loss has scores of the shares of classes.
+        Cases: classifiers, and regressors whose loss is one of residuals of both signs alike, or of a normal
+        distribution; `some` has all rows of `batches`; gradients have no preconditioner, which data of little
+        noise have; the intercept is trained, and the loss has scores of the shares of classes.
         """
         layer, loss = self.only_layer, self.plan.loss
         standard = None if layer is None else batches.standards.get(layer.feature)
@@ -324,7 +326,9 @@ class Program:
         if not self.plan.loss_has_scale:
             return None
         is_robust, are_labels = self.plan.is_of_sizes, not self.plan.is_regression
-        if loss.unit is not None if are_labels else not (is_robust or type(loss) in _OF_SQUARES):
+        has_variances = loss.link == "normal"
+        is_known = has_variances or is_robust or type(loss) in _OF_SQUARES
+        if loss.unit is not None if are_labels else not is_known:
             return None
         table, target = some.features[layer.feature], as_array(some.target)
         if target.ndim != 2 or len(target) < len(batches.target):
@@ -337,7 +341,9 @@ class Program:
         def loss_of_scores(raw: np.ndarray) -> float:
             return self._mean_loss(target, raw.astype(target.dtype), weight)
 
-        def ridges() -> list[EvidenceRidge | QuadratureRidge] | None:
+        def ridges() -> Sequence[EvidenceRidge | NormalRidge | QuadratureRidge] | None:
+            if has_variances:
+                return normal_ridges(table, target[:, : target.shape[1] // 2], weight, *given)
             return noisy_ridges(table, target, weight, *given, are_labels=are_labels, is_robust=is_robust)
 
         return NoiseFinder(layer, ridges, loss_of_scores, bool(self.plan.step_spec.l1))
@@ -613,8 +619,17 @@ class Program:
                 if name in state.moments
             )
         )
-        scales = rate_scales(self.plan, state, layers, slows_intercept=slows) if has_rate_scales else {}
+        scales = {}
+        if has_rate_scales:
+            of_others = UNIT_OF_FEW if self._has_few_rows(batches) else UNIT_OF_OTHERS
+            scales = rate_scales(self.plan, state, layers, slows_intercept=slows, of_others=of_others)
         return Coordinates(layers, batches.standards, scales)
+
+    def _has_few_rows(self, batches: Batches) -> bool:
+        """Tell whether a fit of one linear layer has fewer than ten rows for each column."""
+        layer = self.only_layer
+        standard = None if layer is None else batches.standards.get(layer.feature)
+        return standard is not None and len(batches.target) <= _FEW_ROWS * standard.factor.size
 
     def _runners(
         self,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxsgd._records import record
-from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge
+from onnxsgd.data.evidence import EvidenceRidge, NormalRidge, QuadratureRidge
 from onnxsgd.data.moments import factor_of_few
 from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.row_tables import are_many, as_array, row_blocks, some_rows
@@ -117,7 +117,7 @@ class NoiseFinder(NamedTuple):
         The only layer of the model.
     ridges : callable
         Returns the ridge regressions of the data, of which that with the lower objective counts: one, and one
-        without outliers for a robust loss. None where all of the data is to be learned.
+        without outliers for a robust loss; means and variances are one. None where all of the data is to be learned.
     loss_of_scores : callable
         Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
     has_l1 : bool
@@ -125,7 +125,7 @@ class NoiseFinder(NamedTuple):
     """
 
     layer: FirstLayer
-    ridges: Callable[[], Sequence[EvidenceRidge | QuadratureRidge] | None]
+    ridges: Callable[[], Sequence[EvidenceRidge | NormalRidge | QuadratureRidge] | None]
     loss_of_scores: Callable[[np.ndarray], float]
     has_l1: bool = False
 
@@ -233,13 +233,13 @@ class StartFinder:
         self,
         state: FitState,
         constant: Objective,
-        ridge: EvidenceRidge | QuadratureRidge,
+        ridge: EvidenceRidge | NormalRidge | QuadratureRidge,
         noise: NoiseFinder,
         convert: Callable[[Tensors], Tensors],
     ) -> tuple[float, float]:
         """Return the same of a ridge regression that has coefficients."""
         with one_thread():
-            if self.target is not None or isinstance(ridge, QuadratureRidge):
+            if self.target is not None or not isinstance(ridge, EvidenceRidge):
                 # numbers: labels have no estimate
                 units = scales = ridge.deviations
             else:

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
 
 from onnxsgd.data import evidence
-from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge, noisy_ridge, noisy_ridges
+from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge, noisy_ridge, noisy_ridges, normal_ridges
 
 RNG = np.random.default_rng(0)
 N = 60
@@ -596,3 +596,69 @@ def test_numbers_out_of_range_are_no_reason_to_fail_by_quadrature(number):
         assert found is None or np.isfinite(found.coefficients()).all()
     found = noisy(table, number * others[0], *others[1:])
     assert found is None or np.isfinite(found.coefficients()).all()
+
+
+def with_variances(n_rows, n_columns, slope, seed=0):
+    """Return columns, targets, and the logarithms of the variances of their noise."""
+    rng = np.random.default_rng(seed)
+    table = rng.normal(size=(n_rows, n_columns))
+    logarithm = slope * table[:, :1]
+    target = 5.0 + table @ rng.normal(size=(n_columns, 1))
+    return table, target + np.exp(logarithm / 2.0) * rng.normal(size=(n_rows, 1)), logarithm
+
+
+def predicted(found, table, target):
+    """Return the means and the logarithms of the variances of the rows."""
+    standard = (table - table.mean(axis=0)) / table.std(axis=0)
+    coefficients = found.coefficients() * found.deviations
+    constant = np.concatenate([target.mean(axis=0), np.log(target.var(axis=0))])
+    raw = constant + standard @ coefficients - found.offsets(coefficients)
+    return np.split(raw, 2, axis=1)
+
+
+@pytest.mark.parametrize("n_columns", [3, 20])
+def test_variances_are_those_of_rows_left_out(n_columns):
+    """Of a ridge regression of the ratio of the greatest evidence; there are no slopes of constant ones."""
+    table, target, _ = with_variances(40, n_columns, 0.0)
+    (found,) = normal_ridges(*arguments(table, target))
+    means, logarithms = predicted(found, table, target)
+    assert found.ratio > 0
+    columns, wanted = standard(table, target, np.ones(40))
+    alpha = 1.0 / EvidenceRidge(*arguments(table, target), are_labels=False, bounds=evidence._NO_BOUNDS).ratio
+    hat = columns @ np.linalg.solve(columns.T @ columns + alpha * np.eye(n_columns), columns.T)
+    residuals = (target[:, 0] - target.mean()) - target.std() * np.sqrt(40) * (hat @ wanted)[:, 0]
+    left_out = residuals / (1.0 - np.diag(hat) - 1.0 / 40)
+    np.testing.assert_allclose(means[:, 0], target[:, 0] - residuals)
+    # squares below 1e-4 of the mean one count as much
+    np.testing.assert_allclose(logarithms, np.log(np.mean(left_out**2)), atol=1e-4)
+
+
+def test_slopes_of_variances_are_found():
+    table, target, logarithm = with_variances(400, 15, 1.5)
+    (found,) = normal_ridges(*arguments(table, target))
+    _, logarithms = predicted(found, table, target)
+    assert np.corrcoef(logarithms[:, 0], logarithm[:, 0])[0, 1] > 0.95
+    # of rows left out too: no smaller than those of the noise
+    assert np.mean(np.exp(logarithm - logarithms)) == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_small_variance_count_more(seed):
+    """Means are nearer to the true ones than those of equal weights."""
+    table, target, _ = with_variances(300, 10, 2.5, seed)
+    weights = np.random.default_rng(seed)
+    weights.normal(size=table.shape)
+    truth = 5.0 + table @ weights.normal(size=(10, 1))
+    (found,) = normal_ridges(*arguments(table, target))
+    means, _ = predicted(found, table, target)
+    plain = Ridge(alpha=1.0).fit(table, target).predict(table).reshape(-1, 1)
+    assert np.mean((means - truth) ** 2) < 0.5 * np.mean((plain - truth) ** 2)
+
+
+def test_sparse_data_and_few_columns_have_no_ridge_of_variances():
+    table, target, _ = with_variances(200, 5, 0.0)
+    assert normal_ridges(*arguments(table, target)) is None
+    assert normal_ridges(*arguments(table[:100], target[:100])) is not None
+    assert normal_ridges(*arguments(table[:5], target[:5])) is None
+    given = arguments(table[:100], target[:100])
+    assert normal_ridges(sparse.csr_array(given[0]), *given[1:]) is None

@@ -444,3 +444,18 @@ def test_networks_behind_an_imputer():
     constant = likelihood(Y, Y.mean(), Y.std())
     assert likelihood(Y, mean, std) < constant - 0.3
     assert fitted.score(gaps, Y) > model.score(gaps, Y)
+
+
+@pytest.mark.parametrize(("n_rows", "n_columns"), [(20, 3), (30, 10), (60, 10)])
+def test_few_rows_have_no_tiny_variances(n_rows, n_columns):
+    """The density of new rows is that of a ridge regression, nearly; noise looked like rows without any."""
+    losses_of_sets = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        table = rng.normal(size=(n_rows + 1000, n_columns))
+        target = table @ rng.choice([-1.0, 1.0], n_columns) + rng.normal(size=len(table))
+        model = OnnxSGDRegressor(loss="gaussian_nll", random_state=0).fit(table[:n_rows], target[:n_rows])
+        means, deviations = model.predict(table[n_rows:], return_std=True)
+        losses_of_sets.append(-np.mean(norm.logpdf(target[n_rows:], means, deviations)))
+    # the true density has 1.42
+    assert np.median(losses_of_sets) < 2.1
