@@ -117,7 +117,8 @@ class NoiseFinder(NamedTuple):
         The only layer of the model.
     ridges : callable
         Returns the ridge regressions of the data, of which that with the lower objective counts: one, and one
-        without outliers for a robust loss; means and variances are one. None where all of the data is to be learned.
+        without outliers for a robust loss; means and variances are one. None where all of the data is to be
+        learned.
     loss_of_scores : callable
         Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
     has_l1 : bool
