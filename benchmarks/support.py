@@ -163,6 +163,18 @@ def gross_errors() -> Iterator[Data]:
                 yield table, signal + 0.3 * rng.normal(size=n_rows) + errors, signal
 
 
+def large_errors() -> Iterator[Data]:
+    """Yield 48 sets of 300 to 4,500 rows: a tenth or more of the targets is too large, by many deviations."""
+    for number in range(4):
+        for n_rows, n_columns in ((300, 15), (600, 30), (1500, 10), (4500, 20)):
+            for share, size in ((0.1, 30.0), (0.1, 300.0), (0.3, 30.0)):
+                rng = np.random.default_rng(100 + number)
+                table = rng.normal(size=(n_rows, n_columns))
+                signal = table @ rng.normal(size=n_columns) / n_columns**0.5
+                errors = (rng.random(n_rows) < share) * rng.normal(size, size / 10.0, n_rows)
+                yield table, signal + 0.3 * rng.normal(size=n_rows) + errors, signal
+
+
 def variances() -> Iterator[Data]:
     """Yield 72 sets of 45 to 1,500 rows with noise whose variance depends on three columns, or on none."""
     for number in range(4):
@@ -249,6 +261,8 @@ FAMILIES = {
     "robust, epsilon_insensitive": Family(robust_targets, loss="epsilon_insensitive"),
     "gross errors, huber": Family(gross_errors, loss="huber"),
     "gross errors, epsilon_insensitive": Family(gross_errors, loss="epsilon_insensitive"),
+    "large errors, huber": Family(large_errors, loss="huber"),
+    "large errors, epsilon_insensitive": Family(large_errors, loss="epsilon_insensitive"),
     "variances": Family(variances, loss="gaussian_nll"),
     "sums of sparse columns": Family(sums_of_columns, is_sparse=True),
 }

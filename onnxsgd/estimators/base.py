@@ -19,7 +19,7 @@ from onnxsgd.data.batch_source import BatchSource, is_batch_source
 from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import Features, take_rows
 from onnxsgd.data.generators import copied, make_generator
-from onnxsgd.data.moments import add_moments, quiet_squares
+from onnxsgd.data.moments import quiet_squares
 from onnxsgd.data.row_tables import are_many, row_blocks
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import holds_sequences, is_one_array
@@ -56,7 +56,7 @@ from onnxsgd.training.fit_plan import DENSE_ROWS, FitPlan, Recipe
 from onnxsgd.training.jumps import is_left_out, renew
 from onnxsgd.training.loop import Observer, train
 from onnxsgd.training.rate_multipliers import read_multipliers, refuse_freezing
-from onnxsgd.training.state import TARGET, adapt_state, fresh_state
+from onnxsgd.training.state import adapt_state, fresh_state
 from onnxsgd.training.stopping import Stopping
 from onnxsgd.training.update_norms import UpdateNorms
 
@@ -648,12 +648,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             batches, state.tensors, kept = used.batches, used.tensors, kept.within(used.widen)
         if plan.recipe.is_auto:
             with stage("read"), quiet_squares():
-                if plan.scaled_layer.weights:
-                    # under a smaller unit, weights of the larger one would hardly change
-                    add_moments(
-                        state.moments, TARGET, target, samples.weight,
-                        of_bulk=plan.is_bounded, may_narrow=False,
-                    )  # fmt: skip
+                program.add_target(state.moments, target, samples.weight)
                 batches = program.standardised(batches, state.moments, weight_unit)
         # a part of a stream has none, and few updates
         with ExitStack() if is_fit else nullcontext() as processes:

@@ -15,7 +15,6 @@ import numpy as np
 
 from onnxsgd._records import record
 from onnxsgd.data.generators import position, put_back
-from onnxsgd.data.moments import add_moments
 from onnxsgd.data.random_order import shuffled
 from onnxsgd.engine.step.batches import Batches, EpochPlan
 from onnxsgd.engine.step.step_spec import OUTPUT_RATE
@@ -28,7 +27,6 @@ from onnxsgd.training.epochs import Numbers, numbers_of_epochs, penalty_value
 from onnxsgd.training.jumps import renew
 from onnxsgd.training.start import is_due
 from onnxsgd.training.state import (
-    TARGET,
     FitState,
     has_comparable_losses,
     is_far_above,
@@ -159,9 +157,7 @@ class RepeatedPart:
                 # the stream begins, has had sparse parts, or is judged
                 return False
             after.count_rows(weight, self._mean(weight))
-            if plan.scaled_layer.weights:
-                # under a smaller unit, weights of the larger one would hardly change
-                add_moments(after.moments, TARGET, target, weight, of_bulk=plan.is_bounded, may_narrow=False)
+            program.add_target(after.moments, target, weight)
             batches = program.standardised(batches, after.moments, after.mean_weight)
             after.eta = self.rate
         coordinates = program.coordinates(after, batches, has_rate_scales=self.has_rate_scales)

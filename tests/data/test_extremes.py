@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from onnxsgd.data.extremes import bulk, row_shares
+from onnxsgd.data.extremes import bulk, clipped, row_shares
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(5.0, 2.0, 1000)
@@ -80,3 +81,14 @@ def test_rows_count_less_beyond_three_deviations():
     shares = row_shares([np.array([[1.0, -1.0], [30.0, 30.0], [0.0, 0.0]]), np.full((3, 1, 2), 2.0)])
     np.testing.assert_allclose(shares, [1.0, 0.1, 1.0])
     assert row_shares([np.full((1, 2), 1e30, np.float32)]) == pytest.approx(3e-30)
+
+
+@pytest.mark.parametrize("most", [1.0, 3.0])
+def test_numbers_are_clipped_at_deviations_of_their_median(most):
+    table = np.random.default_rng(0).standard_t(2, (200, 3))
+    table[:, 2] = np.where(np.arange(200) < 110, 5.0, table[:, 2])
+    spread = most * stats.median_abs_deviation(table, axis=0, scale="normal")
+    median = np.median(table, axis=0)
+    kept = clipped(table, most)
+    np.testing.assert_allclose(kept[:, :2], np.clip(table, median - spread, median + spread)[:, :2])
+    assert (kept != table).any(axis=0).tolist() == [True, True, False]

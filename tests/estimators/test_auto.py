@@ -440,6 +440,22 @@ def test_outliers_on_one_side_do_not_keep_the_intercept(loss):
 
 
 @pytest.mark.parametrize("loss", ["huber", "absolute_error", "log_cosh", "epsilon_insensitive"])
+def test_many_large_errors_leave_the_unit_of_steps(loss):
+    """Of a tenth of the targets: steps in units of their deviation would be far too large for all others."""
+    scores = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(1400, 30))
+        signal = X @ rng.normal(size=30) / 30**0.5
+        y = signal + 0.3 * rng.normal(size=1400)
+        y[:40] += 300.0
+        model = OnnxSGDRegressor(loss=loss, random_state=0).fit(X[:400], y[:400])
+        scores.append(r2_score(signal[400:], model.predict(X[400:])))
+    # the deviation of all targets leads to 0.83 to 0.89
+    assert np.mean(scores) > 0.93
+
+
+@pytest.mark.parametrize("loss", ["huber", "absolute_error", "log_cosh", "epsilon_insensitive"])
 @pytest.mark.parametrize("seed", range(3))
 def test_effects_of_rare_columns_are_no_outliers(loss, seed):
     rng = np.random.default_rng(seed)

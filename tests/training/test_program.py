@@ -156,3 +156,15 @@ def test_linear_streams_that_find_their_rate_make_the_updates_of_a_call_at_once(
     assert len(runs) == n_calls
     np.testing.assert_allclose(found.coef_, single.coef_, rtol=1e-4)
     np.testing.assert_allclose(found.loss_curve_, single.loss_curve_, rtol=1e-4)
+
+
+def test_large_targets_leave_a_sixteenth_of_the_unit_and_extreme_ones_nothing():
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=(1000, 3))
+    target[:100] += [0.0, 5000.0, 0.0]
+    target[:3] += [0.0, 0.0, 1e7]
+    found = _program._with_usual_unit(target).std(axis=0)
+    # clipped at three deviations, 1 percent and a tenth of which are
+    assert found[0] == pytest.approx(1.0, abs=0.05)
+    assert found[1] == pytest.approx(target[:, 1].std() / 16)
+    assert found[2] == pytest.approx(1.0, abs=0.05)
