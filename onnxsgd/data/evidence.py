@@ -554,11 +554,14 @@ def _of_variances(plain: EvidenceRidge, means: EvidenceRidge) -> tuple[EvidenceR
     squares = means.residuals_of_others() ** 2
     # a residual of zero has no logarithm
     squares = np.maximum(squares, _LEAST_SQUARE * plain.average(squares) + np.finfo(np.float64).tiny)
-    logarithms = plain.of(np.log(squares), _NO_BOUNDS)
+    logs = np.log(squares)
+    logarithms = plain.of(logs, _NO_BOUNDS)
     slopes = np.zeros_like(squares)
     if logarithms.ratio:
         # without coefficients the mean of the other rows would differ from row to row
         slopes = logarithms.deviations * logarithms.from_others()
+        # a row with a column of its own has any prediction from the others
+        slopes = np.clip(slopes, logs.min(axis=0) - logarithms.mean, logs.max(axis=0) - logarithms.mean)
     return logarithms, slopes, np.log(plain.average(squares * np.exp(-slopes)))
 
 

@@ -662,3 +662,14 @@ def test_sparse_data_and_few_columns_have_no_ridge_of_variances():
     assert normal_ridges(*arguments(table[:5], target[:5])) is None
     given = arguments(table[:100], target[:100])
     assert normal_ridges(sparse.csr_array(given[0]), *given[1:]) is None
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_rows_with_columns_of_their_own_have_finite_variances(scale):
+    """From the others they have no prediction; nor do targets at the ends of the range of numbers harm."""
+    table, target, _ = with_variances(60, 8, 2.0)
+    table = np.c_[table, np.eye(60)[:, :12]]
+    found = normal_ridges(*arguments(table, scale * target))
+    if found is not None:
+        means, logarithms = predicted(found[0], table, scale * target)
+        assert scale > 1 or (np.isfinite(means).all() and np.isfinite(logarithms).all())
