@@ -44,7 +44,7 @@ def _least(X: np.ndarray, y: np.ndarray) -> float:
 def main() -> None:
     """Print a table."""
     from onnxsgd import OnnxSGDRegressor
-    from onnxsgd.training import program
+    from onnxsgd.training import state
 
     warnings.simplefilter("ignore")
     for signal in _SIGNALS:
@@ -52,7 +52,7 @@ def main() -> None:
         least, cells = _least(X, y), []
         for unit in _UNITS:
             excesses, epochs = [], []
-            with patch.object(program, "UNIT_OF_OTHERS", unit):
+            with patch.object(state, "_UNIT_OF_OTHERS", unit):
                 for seed in range(_SEEDS):
                     model = OnnxSGDRegressor(loss="gaussian_nll", penalty=None, random_state=seed).fit(X, y)
                     mean, std = model.predict(X, return_std=True)

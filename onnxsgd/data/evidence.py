@@ -494,10 +494,10 @@ class NormalRidge:
     """Ridge regressions of targets, and of the logarithms of the variances of rows left out.
 
     The logarithm of a squared residual has the variance's for its mean, up to a constant. Rows predicted from
-    all others have residuals that are no smaller than those of new rows.
+    all others have residuals as large as those of new rows, unless rows are repeated.
 
-    A second regression of the targets has weights in inverse proportion to the variances of the first, so
-    that its residuals are not those of the rows of large variance.
+    A second regression of the targets has weights in inverse proportion to the variances of the first, of
+    several targets to their geometric mean: its residuals are not those of the rows of large variance.
 
     Parameters
     ----------

@@ -151,8 +151,8 @@ def row_shares(tables: Iterable[np.ndarray]) -> np.ndarray:
 def clipped(table: np.ndarray, most: float) -> np.ndarray:
     """Return numbers of shape [n_samples, n_outputs], each within so many deviations of its median.
 
-    Deviations are those of a normal distribution with the median of absolute ones. A column that has one
-    value in half of the rows stays as it is.
+    Deviations are those of a normal distribution with the median of absolute ones, of rows that count alike.
+    A column that has one value in half of the rows stays as it is.
 
     References
     ----------

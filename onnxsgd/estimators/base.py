@@ -648,7 +648,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             batches, state.tensors, kept = used.batches, used.tensors, kept.within(used.widen)
         if plan.recipe.is_auto:
             with stage("read"), quiet_squares():
-                program.add_target(state.moments, target, samples.weight)
+                program.add_target(state.moments, target, samples.weight, is_sparse=batches.is_sparse)
                 batches = program.standardised(batches, state.moments, weight_unit)
         # a part of a stream has none, and few updates
         with ExitStack() if is_fit else nullcontext() as processes:

@@ -19,9 +19,8 @@ from onnxsgd.optimizers import LEAST_FACTOR, LOG_FACTOR, BlockAdam
 from onnxsgd.training.fit_plan import FitPlan
 
 __all__ = [
-    "SOME_ROWS", "TARGET", "UNIT_OF_FEW", "UNIT_OF_OTHERS", "FitState", "adapt_state", "fresh_state",
-    "has_comparable_losses", "is_far_above", "mean_factor", "mean_weight", "missing_starts", "output_unit",
-    "rate_scales", "slows_intercept",
+    "SOME_ROWS", "TARGET", "FitState", "adapt_state", "fresh_state", "has_comparable_losses", "is_far_above",
+    "mean_factor", "mean_weight", "missing_starts", "output_unit", "rate_scales", "slows_intercept",
 ]  # fmt: skip
 
 #: The fewest rows of a part whose loss is looked at.
@@ -34,10 +33,9 @@ _LEAST_EARLIER, _MOST_EARLIER, _JUMP = 4, 8, 10.0
 #: The unit of raw predictions that lack that of the target, as logarithms of variances do.
 #: ``benchmarks/variance_unit.py``, a linear model from zero: up to a signal of 3 times the scatter at most
 #: 0.002 nats above the least loss with any unit; at 100 times 0.021 with 1, 0.006 with 4, 0.003 with 8; at
-#: 1,000 times 0.43, 0.04 and 0.02. The same in fits of a linear model to ten rows for each column or fewer,
-#: of which some seem to have no noise: ``benchmarks/support.py --only variances``, a mean of 1.671 in place
-#: of 1.768 nats.
-UNIT_OF_OTHERS, UNIT_OF_FEW = 4.0, 1.0
+#: 1,000 times 0.43, 0.04 and 0.02. Ten rows for each column or fewer, with as much noise as signal, are 0.1
+#: nats better with 1 than with 4, with little noise up to 1.4 worse.
+_UNIT_OF_OTHERS = 4.0
 #: The factor of the rate of the intercepts of some classifiers on sparse data, as in scikit-learn, where no
 #: share of a class is off by more than a fifth of that of equal classes: rare words tell the classes of all
 #: rows, with any intercept, and large steps leave it anywhere. A perceptron of two classes, 86 sets of texts
@@ -317,18 +315,18 @@ def rate_scales(
     layers: Sequence[FirstLayer],
     *,
     slows_intercept: bool = False,
-    of_others: float = UNIT_OF_OTHERS,
+    variances_wait: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return the factors of the rates of weights that have one.
 
     Cases: the units of a last layer that is not even; first layers of sparse data, whose steps would
     otherwise grow with the number of columns, and their intercepts if `slows_intercept`; adapters, so that a
-    step changes the weight as one of the weight itself would. Raw predictions without the unit of the target
-    have the unit `of_others`.
+    step changes the weight as one of the weight itself would. With `variances_wait` those of variances
+    are 0.
     """
     layer, scales = plan.scaled_layer, dict[str, np.ndarray]()
     if not layer.is_even:
-        units = _target_scales(plan, state, of_others)
+        units = _target_scales(plan, state, of_others=0.0 if variances_wait else _UNIT_OF_OTHERS)
         scales = {part.name: part.unit(units) for part in layer.weights}
     for first in layers if isinstance(plan.recipe.optimizer, BlockAdam) else ():
         shape = state.tensors[first.weight, WEIGHT].shape
@@ -382,7 +380,7 @@ def _adapter_units(plan: FitPlan, state: FitState, layers: Sequence[FirstLayer])
     return units
 
 
-def _target_scales(plan: FitPlan, state: FitState, of_others: float = UNIT_OF_OTHERS) -> np.ndarray:
+def _target_scales(plan: FitPlan, state: FitState, of_others: float = _UNIT_OF_OTHERS) -> np.ndarray:
     """Return the unit of each raw prediction: the deviation of its target; 1 for logarithms."""
     if not plan.has_target_units:
         return np.ones(plan.n_outputs, plan.learner.dtype)

@@ -13,7 +13,7 @@ from onnxsgd.losses import Loss
 from onnxsgd.training.coordinates import StandardisedBuffers
 from onnxsgd.training.fit_plan import FitPlan
 from onnxsgd.training.start import StartFinder
-from onnxsgd.training.state import UNIT_OF_OTHERS, FitState, rate_scales
+from onnxsgd.training.state import FitState, rate_scales
 
 __all__ = ["WaitingVariances"]
 
@@ -68,7 +68,7 @@ class WaitingVariances:
             return None
 
         def set_waiting(waits: bool) -> None:
-            scales = rate_scales(plan, state, buffers.layers, of_others=0.0 if waits else UNIT_OF_OTHERS)
+            scales = rate_scales(plan, state, buffers.layers, variances_wait=waits)
             buffers.set_rate_scales(scales)
 
         return cls(finder, plan.loss, set_waiting, losses, plan.recipe.average_from)
