@@ -5,7 +5,9 @@ import warnings
 import numpy as np
 import onnx
 import pytest
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPRegressor
 
 from onnxsgd import OnnxSGDRegressor
 from onnxsgd.engine import predict as inference
@@ -168,3 +170,26 @@ def test_large_targets_leave_a_sixteenth_of_the_unit_and_extreme_ones_nothing():
     assert found[0] == pytest.approx(1.0, abs=0.05)
     assert found[1] == pytest.approx(target[:, 1].std() / 16)
     assert found[2] == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "kind", "expected"),
+    [
+        (None, "huber", "dense", 1), (None, "huber", "sparse", 0), (None, "huber", "part", 0),
+        (None, "quantile", "dense", 0), (None, "squared_error", "dense", 0), ("network", "huber", "dense", 0),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+def test_outliers_leave_the_unit_of_linear_fits_of_dense_data_alone(monkeypatch, model, loss, kind, expected):
+    """Networks, sparse data and streams keep that of all targets."""
+    calls, usual = [], _program._with_usual_unit
+    monkeypatch.setattr(_program, "_with_usual_unit", lambda target: calls.append(1) or usual(target))
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = X @ [1.0, 2.0, 3.0] + rng.normal(size=60)
+    if model is not None:
+        model = MLPRegressor(hidden_layer_sizes=(4,), max_iter=1, random_state=0).fit(X, y)
+    learner = OnnxSGDRegressor(model, loss=loss, random_state=0)
+    table = sparse.csr_array(X) if kind == "sparse" else X
+    (learner.partial_fit if kind == "part" else learner.fit)(table, y)
+    assert len(calls) == expected
