@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from onnxsgd.data.row_tables import evenly
+from onnxsgd.data.row_tables import as_array, evenly
 from onnxsgd.engine.step.batches import Batches, Standard
 from onnxsgd.engine.step.divided_step import of_rows
 from onnxsgd.exceptions import UnsupportedError
@@ -172,7 +172,10 @@ def _add_moments(
     Return the standardisation of features, and whether some rows are far from the others.
     """
     plan, n_rows = program.plan, sum(read.n_rows)
-    if plan.scaled_layer.weights:
+    if plan.recipe.is_auto and program.has_usual_unit(is_sparse=few.is_sparse):
+        # of more rows than the client has, the unit is that of a sample
+        program.add_target(state.moments, as_array(few.target), few.sample_weight)
+    elif plan.scaled_layer.weights:
         known = state.moments.get(TARGET)
         of_bulk = plan.is_bounded and plan.recipe.is_auto
         moments = read.moments_of_bulk(TARGET, few.target)[0] if of_bulk else read.moments(TARGET)

@@ -436,6 +436,11 @@ class Program:
             return _cast_target(np.asarray(target), dtype)
         return target.astype(dtype) if isinstance(target, EncodedLabels) else Converted(target, dtype)
 
+    def has_usual_unit(self, *, is_sparse: bool) -> bool:
+        """Tell whether outliers of the target count as usual ones in its unit; see :meth:`add_target`."""
+        may_differ = self.is_linear and not (is_sparse or self.plan.recipe.in_parts)
+        return may_differ and self.plan.is_of_sizes
+
     def add_target(
         self,
         moments: dict[str, Moments],
@@ -453,10 +458,7 @@ class Program:
         """
         if not self.plan.scaled_layer.weights:
             return
-        has_outliers = (
-            self.plan.is_of_sizes and self.is_linear and not (is_sparse or self.plan.recipe.in_parts)
-        )
-        if has_outliers and isinstance(target, np.ndarray) and target.ndim == 2:
+        if self.has_usual_unit(is_sparse=is_sparse) and isinstance(target, np.ndarray) and target.ndim == 2:
             target = _with_usual_unit(target)
         # under a smaller unit, weights of the larger one would hardly change
         add_moments(moments, TARGET, target, weight, of_bulk=self.plan.is_bounded, may_narrow=False)
