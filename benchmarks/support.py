@@ -327,7 +327,7 @@ def main() -> None:
         RidgeCV,
         SGDClassifier,
         SGDRegressor,
-    )  # fmt: skip
+    )
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -692,8 +692,8 @@ def noisy_ridge(
 def _with_usual_residuals(ridge: EvidenceRidge, target: np.ndarray) -> EvidenceRidge | None:
     """Return the regression of targets whose residuals have no outliers, on the columns of another one.
 
-    Residuals are those of predictions from the other rows. Outliers among the targets hide what the columns
-    tell, which the first regression finds in the smaller ones. None as in :func:`noisy_ridge`.
+    Residuals are those of predictions from the other rows. Outliers among the targets hide the effects
+    of the columns, which the first regression finds in the smaller ones. None as in :func:`noisy_ridge`.
 
     References
     ----------
