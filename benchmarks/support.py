@@ -1,11 +1,11 @@
 """Linear fits on correlated columns, and on noise: ``python benchmarks/support.py [--only WORD]``.
 
-Default fits on generated data, beside those without the preconditioner of correlated columns, and without an
-end where the data support no more, and beside scikit-learn's estimators: on standardised columns, on those of
-sparse data as they are, with Ridge of the best of several penalties. Prints the means over the sets of each
-family of the scores on new rows in three folds: accuracy and log loss, or R2, of the signal where targets
-have outliers; where variances are predicted, mean and median of the negative logarithm of the density, with
-BayesianRidge as the solver.
+Default fits on generated data, beside those without the preconditioner of correlated columns, without an end
+where the data support no more, and without the later end for classes of few rows, and beside scikit-learn's
+estimators: on standardised columns, on those of sparse data as they are, with Ridge of the best of several
+penalties. Prints the means over the sets of each family of the scores on new rows in three folds: accuracy
+and log loss, or R2, of the signal where targets have outliers; where variances are predicted, mean and median
+of the negative logarithm of the density, with BayesianRidge as the solver.
 """
 
 from __future__ import annotations
@@ -227,6 +227,18 @@ def _sparse_target(
     return MaxAbsScaler().fit_transform(table) if is_scaled else table, target
 
 
+def rare_classes() -> Iterator[Data]:
+    """Yield 24 sets of 10 to 200 classes of 4 to 9 rows, whose means are far or near for their number."""
+    for number in range(24):
+        rng = np.random.default_rng(2900 + number)
+        n_classes, n_columns = [(200, 50), (100, 30), (40, 200), (10, 30)][number % 4]
+        n_of_class = [4, 6, 9][number // 4 % 3]
+        distance = [0.6, 1.0][number // 12] * (50 / n_columns) ** 0.5
+        labels = np.repeat(np.arange(n_classes), n_of_class)
+        means = distance * rng.normal(size=(n_classes, n_columns))
+        yield means[labels] + rng.normal(size=(len(labels), n_columns)), labels
+
+
 class Family(NamedTuple):
     """Data sets of one kind.
 
@@ -255,6 +267,7 @@ FAMILIES = {
     "few noisy targets": Family(few_targets),
     "interactions": Family(interactions),
     "noisy classes": Family(noisy_classes, are_labels=True),
+    "rare classes": Family(rare_classes, are_labels=True),
     "large noisy targets": Family(large_targets),
     "sparse noisy targets": Family(sparse_targets, is_sparse=True),
     "robust, huber": Family(robust_targets, loss="huber"),
@@ -354,6 +367,9 @@ def main() -> None:
         nothing = partial(patch.object, program, new=lambda *given, **named: None)
         with nothing("noisy_ridges"), nothing("normal_ridges"):
             cells["all is learned"] = score(ours, sets())
+        if are_labels:
+            with nothing("tells_rare_classes"):
+                cells["usual ends"] = score(ours, sets())
         if is_sparse:
             others["solver"] = GridSearchCV(Ridge(solver="lsqr"), {"alpha": np.logspace(-1, 3, 9)}, cv=3)
         for kind, model in others.items():

@@ -270,6 +270,7 @@ def _make_rule(
         is_other=spec.draws or bool(spec.statistics), draws=spec.draws, is_regression=plan.is_regression,
         is_shuffled=plan.recipe.shuffle, has_margins=not plan.is_likelihood, n_hinges=plan.n_hinges,
         most_share=finder.most,
+        has_rare_classes=finder.noise is not None and finder.noise.tells_rare_classes(),
     )  # fmt: skip
     if plan.device.keeps_data or spec.draws or batches.is_long:
         put_back = None

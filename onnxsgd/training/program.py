@@ -17,7 +17,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
 from onnxsgd.data.block_reader import BlockTable
-from onnxsgd.data.evidence import EvidenceRidge, NormalRidge, QuadratureRidge, noisy_ridges, normal_ridges
+from onnxsgd.data.evidence import (
+    EvidenceRidge,
+    NormalRidge,
+    QuadratureRidge,
+    noisy_ridges,
+    normal_ridges,
+    tells_rare_classes,
+)
 from onnxsgd.data.extremes import USUAL, bulk, clipped
 from onnxsgd.data.features import Features, n_rows, take_rows
 from onnxsgd.data.moments import Moments, add_moments, quiet_squares
@@ -346,7 +353,10 @@ class Program:
                 return normal_ridges(table, target[:, : target.shape[1] // 2], weight, *given)
             return noisy_ridges(table, target, weight, *given, are_labels=are_labels, is_robust=is_robust)
 
-        return NoiseFinder(layer, ridges, loss_of_scores, bool(self.plan.step_spec.l1))
+        def tells_rare() -> bool:
+            return loss.probabilities == "sigmoid" and tells_rare_classes(table, target, weight, *given)
+
+        return NoiseFinder(layer, ridges, loss_of_scores, bool(self.plan.step_spec.l1), tells_rare)
 
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""

@@ -123,12 +123,15 @@ class NoiseFinder(NamedTuple):
         Returns the mean loss of raw predictions of all rows, an ndarray of shape [n_samples, n_outputs].
     has_l1 : bool
         Whether the penalty has an l1 part: many coefficients of its minimum are zero, as none of ridge are.
+    tells_rare_classes : callable
+        Tells whether the columns know classes of few rows from each other.
     """
 
     layer: FirstLayer
     ridges: Callable[[], Sequence[EvidenceRidge | NormalRidge | QuadratureRidge] | None]
     loss_of_scores: Callable[[np.ndarray], float]
     has_l1: bool = False
+    tells_rare_classes: Callable[[], bool] = bool
 
 
 @record

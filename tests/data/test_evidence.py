@@ -10,7 +10,14 @@ from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
 
 from onnxsgd.data import evidence
-from onnxsgd.data.evidence import EvidenceRidge, QuadratureRidge, noisy_ridge, noisy_ridges, normal_ridges
+from onnxsgd.data.evidence import (
+    EvidenceRidge,
+    QuadratureRidge,
+    noisy_ridge,
+    noisy_ridges,
+    normal_ridges,
+    tells_rare_classes,
+)
 
 RNG = np.random.default_rng(0)
 N = 60
@@ -194,6 +201,26 @@ def test_several_classes_are_told_by_half_of_the_errors_of_a_constant():
     vars(two)["ratio"] = 5.0
     assert two._error(5.0) < 0.5 * two._error(0.0)
     assert not two.tells_classes
+
+
+def of_classes(n_classes, n_rows, distance):
+    """Return the arguments for classes of some rows each, around means."""
+    rng = np.random.default_rng(4)
+    labels = np.repeat(np.arange(n_classes), n_rows)
+    table = distance * rng.normal(size=(n_classes, 20))[labels] + rng.normal(size=(len(labels), 20))
+    return arguments(table, np.eye(n_classes)[labels])
+
+
+def test_rare_classes_are_many_of_few_rows_that_the_columns_know():
+    assert tells_rare_classes(*of_classes(30, 4, 2.0))
+    assert not tells_rare_classes(*of_classes(30, 4, 0.3))
+    assert tells_rare_classes(*of_classes(10, 9, 2.0))
+    assert not tells_rare_classes(*of_classes(9, 9, 2.0))
+    assert not tells_rare_classes(*of_classes(10, 10, 2.0))
+    table, *others = of_classes(30, 4, 2.0)
+    assert not tells_rare_classes(sparse.csr_array(table), *others)
+    table[3, 2] = 1e300
+    assert not tells_rare_classes(table, *others)
 
 
 @pytest.mark.parametrize("code", [0.0, -1.0])

@@ -1369,6 +1369,24 @@ def _topics(n_rows, n_topics, seed):
     return TfidfTransformer().fit_transform(counts), y
 
 
+@pytest.mark.parametrize("distance", [0.5, 1.0])
+def test_many_classes_of_few_rows(distance):
+    """Near classes are not told: training ends early."""
+    gains, n_epochs = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        means = distance * rng.normal(size=(100, 40))
+        y = np.repeat(np.arange(100), 13)
+        X = means[y] + rng.normal(size=(len(y), 40))
+        known = np.arange(len(y)) % 13 < 3
+        pair = [OnnxSGDClassifier(random_state=0), SGDClassifier(random_state=0)]
+        scores = [model.fit(X[known], y[known]).score(X[~known], y[~known]) for model in pair]
+        gains.append(scores[0] - scores[1])
+        n_epochs.append(pair[0].n_iter_)
+    assert np.mean(gains) > -0.01
+    assert (np.mean(n_epochs) > 40) == (distance == 1.0)
+
+
 @pytest.mark.parametrize("loss", ["hinge", "perceptron"])
 def test_few_texts_of_many_topics(loss):
     """Words tell the topics of all rows with any intercept: large steps left it far from other topics'."""

@@ -29,7 +29,7 @@ class Problem:
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
         level=-math.inf, length=math.inf, n_rows=1000, has_margins=False,
-        n_hinges=0, most_share=1.0, **stopping
+        n_hinges=0, most_share=1.0, has_rare_classes=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -47,6 +47,7 @@ class Problem:
                 has_margins=has_margins,
                 n_hinges=n_hinges,
                 most_share=most_share,
+                has_rare_classes=has_rare_classes,
             ),
             lambda state: Start(self.objective, self.objective, share, is_model, level, length),
             lambda: self.objective,
@@ -332,9 +333,12 @@ def test_patience_is_a_share_of_n_iter_no_change(n_batches, is_linear, is_regres
     assert problem.rule._descent._n_done == n_idle
 
 
-@pytest.mark.parametrize(("is_regression", "n_epochs"), [(True, 12), (False, 10)])
-def test_a_linear_classifier_with_few_updates_has_a_shorter_decay(is_regression, n_epochs):
-    problem = Problem(n_batches=8, is_regression=is_regression)
+@pytest.mark.parametrize(
+    ("is_regression", "has_rare_classes", "n_epochs"),
+    [(True, False, 12), (False, False, 10), (False, True, 12)],
+)
+def test_a_linear_classifier_with_few_updates_has_a_shorter_decay(is_regression, has_rare_classes, n_epochs):
+    problem = Problem(n_batches=8, is_regression=is_regression, has_rare_classes=has_rare_classes)
     while not problem.rule._descent.is_decaying:
         problem.move(0.9)
     assert problem.rule.n_epochs == n_epochs
