@@ -87,6 +87,7 @@ def check_X(
         return _check_mapping(estimator, X, reset)
     if column_names(X) is not None:
         X = with_numbers(X)
+        _refuse_no_rows(X)
         if by_name:
             return X
         if not NUMBERS.issuperset(column_kinds(X).values()):
@@ -105,6 +106,15 @@ def check_X(
     if any_length:
         return check_array(X, estimator=estimator, input_name="X", **rules)
     return validate_data(estimator, X, reset=reset, **rules)
+
+
+def _refuse_no_rows(frame: Any) -> None:
+    """Refuse a frame without rows, of which scikit-learn's validation may see the names alone."""
+    if not len(frame):
+        raise ParameterError(
+            f"X is not accepted: Found array with 0 sample(s) (shape={tuple(frame.shape)}) while a minimum "
+            "of 1 is required."
+        )
 
 
 def _refuse_dictionaries(X: object) -> None:
@@ -310,11 +320,12 @@ def check_strings(estimator: BaseEstimator, X: Any, *, reset: bool, by_name: boo
     Raises
     ------
     ParameterError
-        If `X` is one string, or one column with an entry that is not a string.
+        If `X` is one string, a frame without rows, or has one column with an entry that is not a string.
     """
     if is_mapping(X):
         return _check_mapping(estimator, X, reset)
     if column_names(X) is not None:
+        _refuse_no_rows(X)
         if not by_name:
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
 from typing import ParamSpec, TypeVar
@@ -15,7 +16,10 @@ from sklearn.utils.validation import check_consistent_length
 from onnxsgd._library_errors import reason
 from onnxsgd.exceptions import OnnxSGDError, ParameterError, ParameterTypeError
 
-__all__ = ["as_target", "check_indices", "check_lengths", "naming", "number_of_axes", "refuse_mask"]
+__all__ = [
+    "as_target", "check_indices", "check_lengths", "naming", "naming_validation", "number_of_axes",
+    "refuse_mask",
+]  # fmt: skip
 
 _Given = ParamSpec("_Given")
 _Read = TypeVar("_Read")
@@ -63,6 +67,18 @@ def naming(argument: str) -> Callable[[Callable[_Given, _Read]], Callable[_Given
         return checked
 
     return decorate
+
+
+@contextmanager
+def naming_validation() -> Iterator[None]:
+    """Let errors about `X` and `y` say that those of the validation data are meant."""
+    try:
+        yield
+    except (OnnxSGDError, TypeError, ValueError) as error:
+        text = str(error)
+        if not re.search(r"\b[Xy]_val\b", text):
+            error.args = (f"In the validation data, X_val and y_val: {text}",)
+        raise
 
 
 def refuse_mask(array: object, argument: str) -> None:

@@ -20,6 +20,7 @@ from onnxsgd.data.columns import column_names
 from onnxsgd.data.features import Features, take_rows
 from onnxsgd.data.generators import copied, make_generator
 from onnxsgd.data.moments import quiet_squares
+from onnxsgd.data.refusals import naming_validation
 from onnxsgd.data.row_tables import are_many, row_blocks
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import holds_sequences, is_one_array
@@ -45,7 +46,7 @@ from onnxsgd.estimators.progress import Progress
 from onnxsgd.estimators.sequence_fit import SequenceTraining
 from onnxsgd.estimators.shared import in_turn, settled_attributes
 from onnxsgd.estimators.tags import follow_estimator, follow_graph
-from onnxsgd.exceptions import OnnxSGDError, ParameterError
+from onnxsgd.exceptions import ParameterError
 from onnxsgd.graph.reading.output_layer import NO_LAYER
 from onnxsgd.learner.model_source import refuse_circle
 from onnxsgd.runtime.cores import resolve_jobs
@@ -176,11 +177,8 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
         with stage("read"):
             columns = known_columns(self.model)
             X, y, sample_weight = from_files(self, X, y, sample_weight, columns=columns)
-            try:
+            with naming_validation():
                 X_val, y_val, _ = from_files(self, X_val, y_val, columns=column_names(X))
-            except OnnxSGDError as error:
-                error.add_note("X and y are here those of the validation data, X_val and y_val.")
-                raise
         return self._fit(recipe, X, y, sample_weight, X_val, y_val, resume)
 
     def _fit(

@@ -130,7 +130,7 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         softmax or in scores of several classes; the others are one class against the rest.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", on targets -1
-        and +1, up to 1e18.
+        and +1, up to 1e18. Ignored by other losses, and by objects, which have their own.
     penalty : {"l2", "l1", "elasticnet", "group_lasso", "l2_sp", None} or Penalty or dict, default="l2"
         The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros,
         "group_lasso" whole columns of zeros; "l2_sp" is the distance from the first weights.
@@ -295,9 +295,10 @@ class OnnxSGDClassifier(ClassifierMixin, BaseOnnxSGD):
         The epochs between two checkpoints; or ``{"updates": 500}`` or ``{"seconds": 60}``, which also writes
         inside epochs.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, by which the weights of the samples are multiplied. "balanced":
-        ``n_labels / (n_classes * np.bincount(y))``, by all labels that count in the training data; of
-        elements of samples, such as pixels and steps of sequences, by those of all elements.
+        Weights of the classes, by which the weights of the samples are multiplied, in the problems of all
+        classes; scikit-learn's `SGDClassifier` weights a sample in the problem of its own class alone.
+        "balanced": ``n_labels / (n_classes * np.bincount(y))``, by all labels that count in the training
+        data; of elements of samples, such as pixels and steps of sequences, by those of all elements.
     classes : array-like or None, default=None
         The labels of the graph's output columns, in order, for a graph that does not hold them, or that
         has more classes than `y` contains.

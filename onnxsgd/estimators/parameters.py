@@ -230,8 +230,12 @@ def _check_all(kind: Any, *values: object) -> None:
 
 def _nearest(constraints: list[Any], value: object) -> str:
     """Return a sentence with the legal name nearest to a string; empty if there is none."""
-    legal = [option for known in constraints if isinstance(known, StrOptions) for option in known.options]
-    return did_you_mean(value, legal)
+    return did_you_mean(value, _names_of(constraints))
+
+
+def _names_of(constraints: list[Any]) -> list[str]:
+    """Return the legal names."""
+    return [option for known in constraints if isinstance(known, StrOptions) for option in known.options]
 
 
 def _check(kind: Any, name: str, value: object) -> None:
@@ -242,6 +246,10 @@ def _check(kind: Any, name: str, value: object) -> None:
         # an Interval takes True for 1
         raise ParameterError(
             f"{name}={value!r} is not accepted: it must be {' or '.join(map(str, constraints))}."
+        )
+    if name == "model" and isinstance(value, str) and value in _names_of(kind._parameter_constraints["loss"]):
+        raise ParameterError(
+            f"model={value!r} is the name of a loss: give it as loss={value!r}, and a model in its place."
         )
     if isinstance(value, np.ndarray) and value.ndim == 0 and "array-like" in constraints:
         raise ParameterTypeError(f"{name}={value!r} is not accepted: it has no axis. Give a list, or None.")

@@ -78,7 +78,7 @@ class OnnxSGDRegressor(RegressorMixin, BaseOnnxSGD):
         ``Quantile([0.1, 0.5, 0.9])`` predicts several quantiles of one target likewise, a column for each.
     epsilon : float, default=0.1
         The threshold of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive", in the unit of y,
-        up to 1e18.
+        up to 1e18. Ignored by other losses, and by objects, which have their own.
     penalty : {"l2", "l1", "elasticnet", "group_lasso", "l2_sp", None} or Penalty or dict, default="l2"
         The norms of the weights that are added to the mean loss, without intercepts. "l1" gives exact zeros,
         "group_lasso" whole columns of zeros; "l2_sp" is the distance from the first weights.

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from onnxsgd.data.columns import NUMBERS, column_kinds, column_names, is_mapping, with_numbers
 from onnxsgd.data.dense_targets import shape_of_samples
 from onnxsgd.data.features import Features, check_strings, check_X, n_rows, takes_strings
-from onnxsgd.data.refusals import check_lengths
+from onnxsgd.data.refusals import check_lengths, naming_validation
 from onnxsgd.data.row_tables import are_many, evenly
 from onnxsgd.data.samples import Samples
 from onnxsgd.data.sequences import Ragged, Sequences, check_targets, gather, is_one_array, read_sequences
@@ -307,14 +307,16 @@ class TrainingDataReader(TrainedModel):
             raise ParameterError("X_val and y_val go together: one of them is None.")
         if y_val is None:
             return ()
-        found = self._sequences_of(X_val)
-        if isinstance(found, Sequences):
-            targets = gather(y_val, "y_val", "biufUOS")
-            targets = targets if isinstance(targets, Ragged) else np.asarray(targets)
-            check_targets(found, targets, "X_val", "y_val")
-            return self._read_groups(found, targets, None, "y_val")
-        target, _ = self._read_target(y_val, True, None)
-        features = self._learner.read(found, self._check_again(found))
+        with naming_validation():
+            found = self._sequences_of(X_val)
+            if isinstance(found, Sequences):
+                targets = gather(y_val, "y_val", "biufUOS")
+                targets = targets if isinstance(targets, Ragged) else np.asarray(targets)
+                check_targets(found, targets, "X_val", "y_val")
+                return self._read_groups(found, targets, None, "y_val")
+            checked = self._check_again(found)
+            target, _ = self._read_target(y_val, True, None)
+            features = self._learner.read(found, checked)
         self._check_sizes(features, "X_val")
         if len(target) != n_rows(features):
             raise ParameterError(f"X_val has {n_rows(features)} samples and y_val has {len(target)}.")

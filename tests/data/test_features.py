@@ -835,3 +835,21 @@ def test_entries_that_only_the_whole_graph_takes():
     np.testing.assert_array_equal(ours.predict(columns), ours.predict(X))
     with pytest.raises(GraphError, match=r"\['d'\], which no input of the graph takes; .* \['a', 'b', 'c'\]"):
         ours.predict(columns | {"d": a})
+
+
+def test_frames_without_rows_are_refused(frames):
+    """Before a first call, and after it; numbers and texts."""
+    rng = np.random.default_rng(0)
+    X = frames.DataFrame({"n": rng.normal(size=60), "c": rng.choice(["u", "v"], 60)})
+    y = (X["n"] > 0).to_numpy().astype(int)
+    encode = ColumnTransformer([("n", StandardScaler(), ["n"]), ("c", OneHotEncoder(), ["c"])])
+    learner = classifier(model=make_pipeline(encode, LogisticRegression()).fit(X, y))
+    message = r"X is not accepted: Found array with 0 sample\(s\) \(shape=\(0, 2\)\)"
+    for _ in range(2):
+        for method in (learner.predict, learner.predict_proba):
+            with pytest.raises(ParameterError, match=message):
+                method(X[:0])
+        for method in (learner.score, learner.fit, learner.partial_fit):
+            with pytest.raises(ParameterError, match=message):
+                method(X[:0], y[:0])
+        learner.predict(X)

@@ -305,6 +305,7 @@ def test_stopping_early_warns_in_the_words_of_scikit_learn(diabetes):
             {"learning_rate": schedules.WarmUp(schedules.Step(0.1)), "eta0": 0.2},
             r"eta0=0\.2 has no effect on .*WarmUp",
         ),
+        ({"model": "huber"}, "model='huber' is the name of a loss: give it as loss='huber'"),
         ({"learning_rate": "cosin"}, r"learning_rate.*Got 'cosin' instead\. Did you mean 'cosine'\?$"),
         ({"learning_rate": "invscaling", "optimizer": "SGD"}, r"Got 'SGD' instead\. Did you mean 'sgd'\?$"),
         ({"penalty": {"coef": "Group_Lasso"}}, r"'coef'\]='Group_Lasso' is .*Did you mean 'group_lasso'\?$"),
@@ -733,6 +734,24 @@ def test_a_refused_fit_does_not_change_the_estimator(diabetes):
         fresh.fit(X, y, X_val=X)
     with pytest.raises(NotFittedError):
         fresh.predict(X)
+
+
+@pytest.mark.parametrize(
+    ("X_val", "y_val", "message"),
+    [
+        (np.full((60, 3), np.nan), np.zeros(60), "X is not accepted: Input X contains NaN"),
+        (np.zeros((60, 2)), np.zeros(60), "X has 2 features, but OnnxSGDRegressor is expecting 3"),
+        (np.zeros((0, 3)), np.zeros(0), "X is not accepted: Found array with 0 sample"),
+        (np.zeros(3), np.zeros(1), "X is not accepted: Expected 2D array"),
+        (np.zeros((60, 3)), np.full(60, np.nan), "Input y contains NaN"),
+        (np.zeros((60, 3)), np.array(["a"] * 60), "y holds 'a', which is no number"),
+        (np.zeros((60, 3)), np.zeros((60, 2)), r"y has shape \(60, 2\)"),
+    ],
+)
+def test_refused_validation_data_are_named(X_val, y_val, message):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    with pytest.raises(ValueError, match=f"In the validation data, X_val and y_val: {message}"):
+        small(OnnxSGDRegressor).fit(X, X[:, 0], X_val=X_val, y_val=y_val)
 
 
 def test_the_history_of_a_stream_is_copied_only_where_it_is_read(diabetes):

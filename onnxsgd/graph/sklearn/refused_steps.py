@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.ensemble import StackingClassifier
+from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 
@@ -77,8 +78,13 @@ def _of_scores(stack: StackingClassifier) -> str | None:
     return None
 
 
+def _of_processes(classifier: GaussianProcessClassifier) -> str:
+    return "has a converter whose graph onnxruntime cannot run: take LogisticRegression or MLPClassifier"
+
+
 #: The functions that return the objection to a step, if there is one.
 _OBJECTIONS: dict[type, Callable[[Any], str | None]] = {
+    GaussianProcessClassifier: _of_processes,
     KNNImputer: _of_neighbours,
     OneHotEncoder: _of_indicators,
     OrdinalEncoder: _of_categories,

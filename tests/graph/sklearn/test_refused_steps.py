@@ -8,6 +8,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import BaggingRegressor, StackingClassifier, StackingRegressor, VotingRegressor
 from sklearn.feature_selection import RFE, RFECV
+from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -66,6 +67,16 @@ def test_stacks_without_probabilities_are_refused(name):
         convert_estimator(stack, X[:, :4])
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_gaussian_processes_are_refused(n_classes):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    y = np.digitize(X[:, 0], [0.0, 0.5][: n_classes - 1])
+    for scaler in (StandardScaler(), "passthrough"):
+        pipeline = make_pipeline(scaler, GaussianProcessClassifier()).fit(X, y)
+        with pytest.raises(UnsupportedError, match="GaussianProcessClassifier has a .* take Logistic"):
+            convert_estimator(pipeline, X)
+
+
 ENSEMBLES = {
     "vote": VotingRegressor([("a", RFE(Ridge(), n_features_to_select=1)), ("b", Ridge())]),
     "pipeline in a stack": StackingRegressor([("a", make_pipeline(StandardScaler(), RFECV(Ridge())))]),
@@ -101,4 +112,5 @@ def test_steps_that_are_converted_are_not_refused():
 
 
 def test_every_objection_has_a_case():
-    assert set(_OBJECTIONS) == {type(step) for step, _, _ in CASES.values()} | {StackingClassifier}
+    others = {StackingClassifier, GaussianProcessClassifier}
+    assert set(_OBJECTIONS) == {type(step) for step, _, _ in CASES.values()} | others
