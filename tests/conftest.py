@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -76,6 +77,16 @@ def _same_draws(_generators: list[tuple[Any, Any]]) -> None:
     check_random_state(None).seed(0)
     for bits, state in _generators:
         bits.state = state
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several workers one thread for linear algebra, before they start.
+
+    Threads of BLAS wait for each other in a loop: with as many workers as cores, tests take 4 times as long.
+    """
+    if config.getoption("numprocesses", None):
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
