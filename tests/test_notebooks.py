@@ -20,7 +20,7 @@ WIDTHS = (390, 1280)
 _RST = re.compile(r":[a-z]+:\S|\.\. [\w-]+::|``|`_|\|\w+\||\\begin\{")
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     # those of the converters; the kernel is another process, whose warnings are in the notebook
     pytest.mark.filterwarnings("ignore"),
