@@ -2,7 +2,8 @@
 
 Models with default settings learn each kind of stream by ``partial_fit`` in calls of so many rows. Linear
 models stand beside scikit-learn's SGD on columns that a `StandardScaler` of the rows so far has scaled, or on
-sparse ones as they are; networks beside their own ``partial_fit``. Prints the mean over the draws of R2 or
+sparse ones as they are; networks beside their own ``partial_fit``, a logistic regression beside itself as it
+was. Prints the mean over the draws of R2 or
 accuracy on later rows of a stream (for drifts of the predictions before each call; for a rare class the
 balanced accuracy). Kinds whose name contains one of the given words are run.
 """
@@ -22,9 +23,10 @@ from joblib import Parallel, delayed
 from scipy import sparse
 from sklearn.datasets import load_digits, make_friedman1
 from sklearn.feature_extraction.text import TfidfTransformer
-from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 _N_TESTED = 1000
@@ -32,11 +34,11 @@ _N_TESTED = 1000
 
 @dataclass
 class _Stream:
-    """Rows and targets in order, a fitted network to continue, and the way to score."""
+    """Rows and targets in order, a fitted model to continue, and the way to score."""
 
     X: Any
     y: np.ndarray
-    network: Any = None
+    fitted: Any = None
     drifts: bool = False
     is_rare: bool = False
 
@@ -189,6 +191,15 @@ def _good(rng: np.random.Generator) -> _Stream:
     return _Stream(X[800:], y[800:], network.fit(X[:800], y[:800]))
 
 
+def _logistic(rng: np.random.Generator, n_known: int, n_rows: int, noise: float) -> _Stream:
+    """Return 20 columns of 5 factors, five classes of their sums, and a regression that knows some rows."""
+    factors = rng.normal(size=(n_known + n_rows + _N_TESTED, 5))
+    X = factors @ rng.normal(size=(5, 20)) + 0.1 * rng.normal(size=(len(factors), 20))
+    y = (factors @ rng.normal(size=(5, 5)) + noise * rng.gumbel(size=(len(factors), 5))).argmax(axis=1)
+    fitted = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(X[:n_known], y[:n_known])
+    return _Stream(X[n_known:], y[n_known:], fitted)
+
+
 _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "shuffled, 5 columns": lambda rng: _linear(rng, 3000, 5),
     "shuffled, 30 columns": lambda rng: _linear(rng, 3000, 30),
@@ -220,6 +231,8 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "texts, 2 topics": lambda rng: _texts(rng, 2, 5000),
     "texts, 12 topics": lambda rng: _texts(rng, 12, 20000),
     "noise": lambda rng: _Stream(rng.normal(size=(3000, 30)), rng.normal(size=3000)),
+    "logistic regression": lambda rng: _logistic(rng, 2000, 600, 2.0),
+    "logistic regression, little known": lambda rng: _logistic(rng, 60, 2000, 0.5),
     "network, good weights": _good,
     "network, digits": lambda rng: _digits(rng, is_fitted=True),
     "network, turned digits": lambda rng: _digits(rng, is_fitted=True, n_turns=1),
@@ -243,11 +256,21 @@ class _Scaled:
         return self._model.predict(self._scaler.transform(X))
 
 
+class _AsItWas:
+    """A model that learns nothing."""
+
+    def __init__(self, model: Any) -> None:
+        self.predict = model.predict
+
+    def partial_fit(self, X: Any, y: np.ndarray) -> None:
+        """Leave the model."""
+
+
 def _score(model: Any, stream: _Stream, n_rows: int) -> float:
     """Let a model learn a stream in calls of `n_rows`, and return its score."""
     X, y, has_classes = stream.X, stream.y, stream.y.dtype.kind == "i"
     n_known = X.shape[0] if stream.drifts else X.shape[0] - _N_TESTED
-    options = {"classes": np.unique(y)} if has_classes and stream.network is None else {}
+    options = {"classes": np.unique(y)} if has_classes and stream.fitted is None else {}
     predicted = []
     for start in range(0, n_known, n_rows):
         part = slice(start, min(start + n_rows, n_known))
@@ -269,12 +292,13 @@ def _scores(kind: str, n_rows: int, seed: int) -> tuple[float, float]:
     stream = _KINDS[kind](np.random.default_rng(seed))
     has_classes = stream.y.dtype.kind == "i"
     ours = OnnxSGDClassifier if has_classes else OnnxSGDRegressor
-    if stream.network is None:
+    if stream.fitted is None:
         theirs = SGDClassifier("log_loss") if has_classes else SGDRegressor()
         reference: Any = _Scaled(theirs.set_params(random_state=0), is_sparse=sparse.issparse(stream.X))
     else:
-        reference = deepcopy(stream.network)
-    model = ours(stream.network, random_state=0, n_threads=1)
+        fitted = stream.fitted
+        reference = deepcopy(fitted) if hasattr(fitted, "partial_fit") else _AsItWas(fitted)
+    model = ours(stream.fitted, random_state=0, n_threads=1)
     return _score(model, stream, n_rows), _score(reference, stream, n_rows)
 
 

@@ -208,6 +208,10 @@ class ShardedProgram:
         """Return the loss of each row that the client has."""
         return self.program.sample_losses(target, raw)
 
+    def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the loss of each row that the client has, less the one that its probabilities expect."""
+        return self.program.surprise(batches)
+
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all rows."""
         parts = self.shards.of_each(loss_of, dict(weights))

@@ -69,6 +69,9 @@ class Model(Protocol):
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""
 
+    def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the loss of each sample less the one that probabilities of raw predictions expect."""
+
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""
 
@@ -377,7 +380,7 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     if not state.is_steered:
         finder = _make_finder(runners, batches, plan, state, model)
         if state.t in (0, state.forgotten_at):
-            share = finder.find_in_part(state)
+            share = finder.find_in_part(state, model.surprise(batches.some()))
         elif n_rows < ENOUGH_ROWS:
             share = LEAST_SHARE
             if plan.loss_unit is None and plan.loss_has_scale:

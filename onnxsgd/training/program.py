@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
+from scipy.special import expit, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
@@ -56,7 +57,9 @@ from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import (
+    CrossEntropy,
     FromCallable,
+    LogLoss,
     SquaredEpsilonInsensitive,
     SquaredError,
 )
@@ -361,6 +364,28 @@ class Program:
     def sample_losses(self, target: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Return the loss of each sample from its raw predictions."""
         return sample_losses(self.plan.loss, target, raw, self.parts.split.tail)
+
+    def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the loss of each sample less the one that probabilities of raw predictions expect.
+
+        None: the loss is not the logarithm of probabilities. It is linear in the targets, so that the loss of
+        probabilities as targets is the expected one.
+        """
+        target = as_array(batches.target)
+        if type(self.plan.loss) not in (LogLoss, CrossEntropy) or target.ndim != 2:
+            return None
+        to_probability = expit if self.plan.loss.probabilities == "sigmoid" else partial(softmax, axis=1)
+
+        def surprise(raw: np.ndarray) -> np.ndarray:
+            expected = to_probability(raw)
+            if self.plan.loss.probabilities == "softmax":
+                # a row of zeros is ignored
+                expected *= target.sum(axis=1, keepdims=True)
+            expected = expected.astype(target.dtype, copy=False)
+            found: np.ndarray = self.sample_losses(target, raw) - self.sample_losses(expected, raw)
+            return found
+
+        return surprise
 
     def best_constant(self, batches: Batches, unit: np.ndarray | None = None) -> np.ndarray:
         """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""

@@ -1482,3 +1482,35 @@ def test_a_sparse_column_of_large_mean_is_centred_exactly(n_columns, mean):
     # mean and deviation of single precision
     assert found[1] == pytest.approx(found[0], abs=0.005)
     assert found[0] > 0.5
+
+
+@pytest.mark.parametrize("one_against_rest", [False, True])
+def test_a_given_classifier_keeps_its_accuracy_on_rows_of_its_kind(one_against_rest):
+    """Its losses are those that its probabilities expect; 600 rows at large rates cost 0.02 and more."""
+    changes = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        factors = rng.normal(size=(5600, 5))
+        X = factors @ rng.normal(size=(5, 20)) + 0.1 * rng.normal(size=(5600, 20))
+        y = (factors @ rng.normal(size=(5, 5)) + 2.0 * rng.gumbel(size=(5600, 5))).argmax(axis=1)
+        linear = LogisticRegression(max_iter=1000)
+        linear = OneVsRestClassifier(linear) if one_against_rest else linear
+        given = make_pipeline(StandardScaler(), linear).fit(X[:2000], y[:2000])
+        learner = OnnxSGDClassifier(given, random_state=0).partial_fit(X[2000:2600], y[2000:2600])
+        losses = [log_loss(y[2600:], model.predict_proba(X[2600:])) for model in (given, learner)]
+        changes.append(losses[1] - losses[0])
+    assert np.mean(changes) < 0.004
+
+
+def test_a_given_classifier_that_is_wrong_learns_fast():
+    """Labels have changed their names: the losses are far from the expected ones."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 10))
+    y = (X @ rng.normal(size=(10, 4))).argmax(axis=1)
+    given = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:1000], y[:1000])
+    other = (y + 1) % 4
+    learner = OnnxSGDClassifier(given, random_state=0)
+    for start in range(1000, 2000, 100):
+        learner.partial_fit(X[start : start + 100], other[start : start + 100])
+    assert given.score(X[2000:], other[2000:]) < 0.05
+    assert learner.score(X[2000:], other[2000:]) > 0.8

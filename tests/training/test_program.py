@@ -6,14 +6,20 @@ import numpy as np
 import onnx
 import pytest
 from scipy import sparse
+from scipy.special import expit, softmax
+from scipy.stats import entropy
+from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPRegressor
 
-from onnxsgd import OnnxSGDRegressor
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.engine import predict as inference
 from onnxsgd.engine.step.linear_adam import LinearAdamRunner
 from onnxsgd.runtime.cache import cache
 from onnxsgd.training import program as _program
+from onnxsgd.training.start import StartFinder
 
 #: The trained layer reads a frozen feature, and the input itself.
 _MODEL = onnx.parser.parse_model(
@@ -193,3 +199,38 @@ def test_outliers_leave_the_unit_of_linear_fits_of_dense_data_alone(monkeypatch,
     table = sparse.csr_array(X) if kind == "sparse" else X
     (learner.partial_fit if kind == "part" else learner.fit)(table, y)
     assert len(calls) == expected
+
+
+@pytest.mark.parametrize("kind", ["one of two", "one against the rest", "several", "margins", "numbers"])
+def test_surprise_is_the_loss_beyond_the_expected_one(kind, monkeypatch):
+    """The expected one is the entropy of the probabilities; other losses have none."""
+    X, y = load_iris(return_X_y=True)
+    y = y > 0 if kind == "one of two" else y
+    given = {
+        "one against the rest": OneVsRestClassifier(LogisticRegression()),
+        "numbers": Ridge(),
+        "margins": SGDClassifier(random_state=0),
+    }.get(kind, LogisticRegression(max_iter=1000))
+    learner = OnnxSGDRegressor if kind == "numbers" else OnnxSGDClassifier
+    loss = {} if kind != "margins" else {"loss": "hinge"}
+    found = []
+    find = StartFinder.find_in_part
+    monkeypatch.setattr(
+        StartFinder, "find_in_part", lambda *args: found.append(args[2]) or find(*args[:2], None)
+    )
+    learner(given.fit(X, y), random_state=0, **loss).partial_fit(X, y)
+    (surprise,) = found
+    if kind in ("margins", "numbers"):
+        assert surprise is None
+        return
+    n_scores = 1 if kind == "one of two" else 3
+    raw = np.random.default_rng(0).normal(size=(150, n_scores))
+    if kind == "several":
+        p = softmax(raw, axis=1)
+        expected = -np.log(p[np.arange(150), y]) - entropy(p, axis=1)
+    else:
+        p, labels = expit(raw), y[:, None] == (np.arange(3) if n_scores == 3 else np.ones(1))
+        of_labels = -np.log(np.where(labels, p, 1 - p))
+        expected = (of_labels + p * np.log(p) + (1 - p) * np.log(1 - p)).sum(axis=1)
+    found = surprise(raw.astype(np.float32))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -279,6 +279,40 @@ def test_the_first_part_of_a_stream_keeps_given_weights(w, share):
     np.testing.assert_array_equal(line.w, w)
 
 
+@pytest.mark.parametrize(
+    ("mean", "spread", "share"),
+    [
+        (0.0, 1.0, 0.1),  # losses as expected
+        (0.05, 1.0, 0.1),  # beyond them within two errors
+        (600.0, 0.0, 1.0),
+        (-600.0, 0.0, 1.0),
+    ],
+)
+def test_a_stream_of_expected_losses_begins_with_a_small_rate(mean, spread, share):
+    line = Line([0.2, -0.1, 0.0], 7.0)
+    signs = np.where(np.arange(len(line.finder.sample_weight)) % 2, 1.0, -1.0)
+    usual = line.finder.find_in_part(line.state)
+    assert usual > 0.5
+    found = line.finder.find_in_part(line.state, lambda raw: mean + spread * signs)
+    assert found == pytest.approx(min(share, usual), rel=0.2)
+
+
+def test_surprise_is_a_share_of_the_expected_gain():
+    """Beyond two errors, of unequal weights; a stream that goes on does not ask."""
+    line, constant = Line([0.2, -0.1, 0.0], 7.0), Line([0, 0, 0], 0.0)
+    constant.finder.find_in_part(constant.state)
+    weight = line.finder.sample_weight / line.finder.sample_weight.sum()
+    of_rows = 0.3 * constant.objective().loss * np.random.default_rng(0).uniform(0.5, 1.5, len(weight))
+    mean = weight @ of_rows
+    error = math.sqrt(weight**2 @ (of_rows - mean) ** 2)
+    gain = constant.objective().loss - line.objective().loss + mean
+    found = line.finder.find_in_part(line.state, lambda raw: of_rows)
+    assert 0.1 < found < 0.9
+    assert found == pytest.approx((mean - 2 * error) / gain)
+    line.state.t = line.state.forgotten_at = 64
+    assert line.finder.find_in_part(line.state, lambda raw: 0.0 * of_rows) > 0.5
+
+
 @pytest.mark.parametrize(("w", "divisor"), [([1000.0, -2000.0, 500.0], 1000.0), ([1.0, -2.0, 0.5], 1.0)])
 def test_the_first_part_of_a_stream_leaves_bad_weights_of_a_network(w, divisor):
     line = Line(w, 7.0, is_linear=False)
