@@ -1,15 +1,17 @@
-"""The shared scale of columns whose width tells: ``python benchmarks/column_widths.py``.
+"""The scales of columns of few rows: ``python benchmarks/column_widths.py``.
 
-Default fits of linear models on generated tables of few rows, with the scales that are chosen and with one
-for each column. Prints the mean scores, the numbers of sets that are better and worse by more than 0.01, the
-least and the largest difference, and the ratio of the times.
+Default fits of linear models on generated tables of few rows, of columns of different widths and of numbers
+beside codes of categories, with the scales that are chosen and with one for each column. Prints the mean
+scores, the numbers of sets that are better and worse by more than 0.01, the least and the largest difference,
+and the ratio of the times.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
@@ -59,15 +61,31 @@ def _sets(seed: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
             yield n_rows, *_counts(np.random.default_rng(seed), size, n_classes)
 
 
-def main() -> None:
-    """Print the comparison."""
+def _with_codes(seed: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield 24 sets of 10 raw numbers beside codes of 40 or 90 levels, some of them rare.
+
+    Numbers tell the target, of numbers or of two classes, and levels nothing, a little, or as much.
+    """
+    for n_rows, n_levels, of_levels in product((100, 300), (40, 90), (0.0, 0.3, 1.0)):
+        rng = np.random.default_rng([seed, n_rows, n_levels, int(10 * of_levels)])
+        numbers = rng.normal(size=(n_rows + _TESTED, 10))
+        shares = rng.dirichlet(np.full(n_levels, 0.5))
+        levels = rng.choice(n_levels, len(numbers), p=shares)
+        target = numbers @ rng.normal(size=10) / 3 + of_levels * rng.normal(size=n_levels)[levels]
+        target += 0.5 * rng.normal(size=len(target))
+        X = np.hstack([numbers * 10 ** rng.uniform(-2, 3, 10), levels[:, None] == np.arange(n_levels)])
+        for y in target, (target > np.median(target)).astype(int):
+            yield n_rows, X, y
+
+
+def _compare(sets: Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]) -> None:
+    """Print the comparison on some sets."""
     from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
     from onnxsgd.training import coordinates
 
-    warnings.simplefilter("ignore")
     scores, times = [[], []], [0.0, 0.0]  # type: ignore[var-annotated]
     for seed in range(_SEEDS):
-        for n_rows, X, y in _sets(seed):
+        for n_rows, X, y in sets(seed):
             kind = OnnxSGDClassifier if y.dtype.kind == "i" else OnnxSGDRegressor
             for number, choice in enumerate((lambda *given: given[-1], coordinates.telling_scales)):
                 with patch.object(coordinates, "telling_scales", choice):
@@ -80,6 +98,15 @@ def main() -> None:
     print(f"{len(gains)} sets: {own.mean():.3f} with scales of their own, {chosen.mean():.3f} as chosen")
     print(f"better by more than 0.01: {(gains > 0.01).sum()}, worse: {(gains < -0.01).sum()}")
     print(f"differences of {gains.min():.3f} to {gains.max():.3f}; times: {times[1] / times[0]:.2f}")
+
+
+def main() -> None:
+    """Print the comparisons."""
+    warnings.simplefilter("ignore")
+    print("columns of different widths")
+    _compare(_sets)
+    print("numbers beside codes of categories")
+    _compare(_with_codes)
 
 
 if __name__ == "__main__":

@@ -99,3 +99,48 @@ def test_constant_columns_have_no_part_in_it():
     own = np.full(P, 5.0)
     kept = telling_scales(table, np.arange(N)[:, None], np.ones(N), np.full(P, 5.0), own)
     np.testing.assert_array_equal(kept, own)
+
+
+def with_codes(of_levels, n_rows=120, n_levels=60):
+    """Return the arguments for six numbers of different units beside codes of a category."""
+    rng = np.random.default_rng(1)
+    numbers, levels = rng.normal(size=(n_rows, 6)), rng.integers(0, n_levels, n_rows)
+    target = numbers.sum(axis=1) + of_levels * rng.normal(size=n_levels)[levels]
+    codes = levels[:, None] == np.arange(n_levels)
+    table = np.hstack([numbers * 10.0 ** np.arange(-3, 3), codes])
+    return {
+        "table": table[:, table.std(axis=0) > 0],
+        "target": target[:, None],
+        "sample_weight": np.ones(n_rows),
+    }
+
+
+def test_codes_of_categories_have_one_scale_where_rows_are_predicted_better():
+    own, found = scales(0.0, 0.0, **with_codes(0.0))
+    factor = found[0] / own[0]
+    np.testing.assert_allclose(found[:6], own[:6] * factor, rtol=1e-12)
+    np.testing.assert_allclose(found[6:], factor, rtol=1e-12)
+    # the mean width stays
+    assert np.log(found).mean() == pytest.approx(np.log(own).mean())
+
+
+def test_codes_that_tell_more_than_numbers_keep_their_own():
+    given = with_codes(30.0, n_rows=400)
+    own, found = scales(0.0, 0.0, **given)
+    np.testing.assert_array_equal(found, own)
+
+
+@pytest.mark.parametrize("entry", [2.0, 0.5])
+def test_codes_are_zeros_and_ones_alone(entry):
+    """One other entry makes a number of a column; a table of codes alone has no other columns."""
+    given = with_codes(0.0)
+    column = given["table"][:, 6]
+    given["table"][np.flatnonzero(column)[0], 6] = entry
+    own, found = scales(0.0, 0.0, **given)
+    factor = found[0] / own[0]
+    assert found[6] == pytest.approx(own[6] * factor)
+    np.testing.assert_allclose(found[7:], factor, rtol=1e-12)
+    alone = with_codes(0.0)
+    alone["table"] = alone["table"][:, 6:]
+    own, found = scales(0.0, 0.0, **alone)
+    np.testing.assert_array_equal(found, own)
