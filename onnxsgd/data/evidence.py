@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from onnxsgd.data.extremes import USUAL, clipped
 from onnxsgd.data.one_thread import one_thread
 from onnxsgd.data.quadrature import measure
 from onnxsgd.data.row_tables import Table
-from onnxsgd.data.standard_rows import standard_rows
+from onnxsgd.data.standard_rows import exact_rows, standard_rows
 
 __all__ = [
     "EvidenceRidge", "NormalRidge", "QuadratureRidge", "noisy_ridge", "noisy_ridges", "normal_ridges",
@@ -58,8 +58,6 @@ _FEW_ERRORS = 0.5
 _MANY_CLASSES, _RARE = 10, 10
 #: The ratio that tells rare classes.
 _OF_RARE = 3.0
-#: Numbers of the data that are converted to float64 at once: 16 MB.
-_BLOCK = 1 << 21
 #: The share of its trace below which an eigenvalue is rounding.
 _ROUNDING = 1e-10
 #: The rows or columns of sparse data with labels, whichever are fewer, up to which they are made dense: some
@@ -219,16 +217,9 @@ class EvidenceRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight, bounds)
         self._are_labels = are_labels
-        self._table = table.toarray() if sparse.issparse(table) else table[:]
-        self._factor = factor
-        # in float64, of all rows: the standardisation may centre no column, or the bulk of each
-        self._shift = np.concatenate(
-            [
-                self._share.dot(np.asarray(self._table[:, part], np.float64))
-                for part in self._parts_of_columns()
-            ]
-        )
-        self._means = (self._shift - shift) * factor
+        self._is_wide = table.shape[0] < table.shape[1]
+        self._rows = exact_rows(table, shift, factor, self._share)
+        self._means = self._rows.means
         if are_labels:
             codes = target[:]
             #: The half of the way between the codes of two classes, as a distance from the mean.
@@ -243,43 +234,13 @@ class EvidenceRidge(_Ridge):
         other._set_target(target)
         return other
 
-    def _block(self, part: slice) -> np.ndarray:
-        """Return some columns, standardised, with rows times the root of their share."""
-        block = (np.asarray(self._table[:, part], np.float64) - self._shift[part]) * self._factor[part]
-        block *= self._root
-        return block
-
-    def _parts_of_columns(self) -> Iterator[slice]:
-        """Return the parts of the columns that are converted at once."""
-        n_rows, n_columns = self._table.shape
-        step = max(1, _BLOCK // n_rows)
-        return (slice(start, start + step) for start in range(0, n_columns, step))
-
-    @cached_property
-    def _columns(self) -> np.ndarray:
-        """All columns, where they are fewer than the rows."""
-        return self._block(slice(None))
-
-    @cached_property
-    def _products(self) -> np.ndarray:
-        """The products of rows, or of columns, whichever are fewer."""
-        n_rows, n_columns = self._table.shape
-        if n_rows >= n_columns:
-            return self._columns.T.dot(self._columns)
-        products = np.zeros((n_rows, n_rows))
-        for part in self._parts_of_columns():
-            block = self._block(part)
-            products += block.dot(block.T)
-        return products
-
     @cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
         """The squares of the singular values of the data, and their left vectors."""
-        values, vectors = np.linalg.eigh(self._products)
+        values, vectors = np.linalg.eigh(self._rows.products)
         known = values > _ROUNDING * np.add.reduce(values)
         values, vectors = values[known], vectors[:, known]
-        is_wide = self._table.shape[0] < self._table.shape[1]
-        return values, vectors if is_wide else self._columns.dot(vectors) / np.sqrt(values)
+        return values, vectors if self._is_wide else self._rows.columns.dot(vectors) / np.sqrt(values)
 
     @cached_property
     def _parts(self) -> np.ndarray:
@@ -290,7 +251,7 @@ class EvidenceRidge(_Ridge):
     @property
     def is_finite(self) -> bool:
         """True if the targets, and the products of the data, are finite."""
-        return bool(np.isfinite(self._wanted).all() and np.isfinite(self._products).all())
+        return bool(np.isfinite(self._wanted).all() and np.isfinite(self._rows.products).all())
 
     @cached_property
     def ratio(self) -> float | None:
@@ -314,8 +275,7 @@ class EvidenceRidge(_Ridge):
         values, vectors = self._factors
         ratio = self.ratio or 0.0
         shrunk = (ratio / (1.0 + ratio * values))[:, None] * self._parts
-        of_rows = vectors.dot(shrunk)
-        return np.concatenate([self._block(part).T.dot(of_rows) for part in self._parts_of_columns()])
+        return self._rows.transposed_times(vectors.dot(shrunk))
 
     def from_others(self, ratio: float | None = None) -> np.ndarray:
         """Return the prediction of each row by the regression on all others, for standardised targets.

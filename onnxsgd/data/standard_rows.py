@@ -1,15 +1,17 @@
-"""Products of standardised rows with vectors, of sparse data and of many dense numbers."""
+"""Products of standardised rows with vectors and with each other, of sparse data and of dense numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 
+from onnxsgd._cached_property import cached_property
 from onnxsgd.data.row_tables import Table
 
-__all__ = ["StandardRows", "standard_rows"]
+__all__ = ["ExactRows", "StandardRows", "exact_rows", "standard_rows"]
 
 #: Numbers of the data that are converted to float64 at once: 16 MB.
 _BLOCK = 1 << 21
@@ -29,6 +31,40 @@ def standard_rows(table: Any, shift: np.ndarray, factor: np.ndarray, root: np.nd
     """
     kind = _SparseRows if sparse.issparse(table) else _DenseRows
     return kind.of(table, shift, factor, root)
+
+
+def exact_rows(table: Any, shift: np.ndarray, factor: np.ndarray, share: np.ndarray) -> ExactRows:
+    """Return the same in float64, with the products of all rows or columns.
+
+    Parameters
+    ----------
+    table, shift, factor : csr_array, ndarray
+        As those of :func:`standard_rows`.
+    share : ndarray of shape [n_rows]
+        The shares of the rows.
+    """
+    if sparse.issparse(table) and table.shape[0] < table.shape[1]:
+        return _SparseRows.of(table, shift, factor, np.sqrt(share))
+    return _ExactRows(table.toarray() if sparse.issparse(table) else table[:], shift, factor, share)
+
+
+class ExactRows(Protocol):
+    """Standardised rows, times the roots of their shares, in float64."""
+
+    @property
+    def means(self) -> np.ndarray:
+        """The means of the standardised columns before they were centred."""
+
+    @property
+    def products(self) -> np.ndarray:
+        """The products of rows, or of columns, whichever are fewer."""
+
+    @property
+    def columns(self) -> np.ndarray:
+        """All columns, where they are no more than the rows."""
+
+    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
+        """Return the product of the transposed rows with vectors of a number for each row."""
 
 
 class StandardRows(Protocol):
@@ -79,12 +115,22 @@ class _SparseRows:
         return self._centred((self._table @ coefficients) * self._root)
 
     def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
-        product: np.ndarray = self._columns @ (self._centred(of_rows) * self._root)
+        product: np.ndarray = self._columns @ (self._centred(of_rows).T * self._root).T
         return product
+
+    @cached_property
+    def products(self) -> np.ndarray:
+        """The products of rows."""
+        products = (self._table @ self._columns).toarray() * np.multiply.outer(self._root, self._root)
+        return self._centred(self._centred(products).T)
+
+    @property
+    def columns(self) -> np.ndarray:
+        raise NotImplementedError("columns that outnumber the rows")
 
     def _centred(self, of_rows: np.ndarray) -> np.ndarray:
         """Return numbers of rows, times their roots, less the weighted mean: the shares add to one."""
-        centred: np.ndarray = of_rows - self._root * self._root.dot(of_rows)
+        centred: np.ndarray = of_rows - np.multiply.outer(self._root, self._root.dot(of_rows))
         return centred
 
 
@@ -123,3 +169,53 @@ class _DenseRows:
 
     def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
         return self._table.T.dot(of_rows.astype(np.float32)).astype(np.float64)
+
+
+class _ExactRows:
+    """Rows in float64, of which some columns are made at once.
+
+    Parameters
+    ----------
+    table : ndarray of shape [n_rows, n_columns]
+        The rows.
+    shift, factor, share : ndarray
+        As those of :func:`exact_rows`.
+    """
+
+    def __init__(self, table: np.ndarray, shift: np.ndarray, factor: np.ndarray, share: np.ndarray) -> None:
+        self._table, self._factor, self._root = table, factor, np.sqrt(share)[:, None]
+        # in float64, of all rows: the standardisation may centre no column, or the bulk of each
+        parts = [share.dot(np.asarray(table[:, part], np.float64)) for part in self._parts_of_columns()]
+        self._centre = np.concatenate(parts)
+        self.means: np.ndarray = (self._centre - shift) * factor
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        return self._block(slice(None))
+
+    @cached_property
+    def products(self) -> np.ndarray:
+        """The products of rows, or of columns, whichever are fewer."""
+        n_rows, n_columns = self._table.shape
+        if n_rows >= n_columns:
+            return self.columns.T.dot(self.columns)
+        products = np.zeros((n_rows, n_rows))
+        for part in self._parts_of_columns():
+            block = self._block(part)
+            products += block.dot(block.T)
+        return products
+
+    def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([self._block(part).T.dot(of_rows) for part in self._parts_of_columns()])
+
+    def _block(self, part: slice) -> np.ndarray:
+        """Return some columns, standardised, with rows times the root of their share."""
+        block = (np.asarray(self._table[:, part], np.float64) - self._centre[part]) * self._factor[part]
+        block *= self._root
+        return block
+
+    def _parts_of_columns(self) -> Iterator[slice]:
+        """Return the parts of the columns that are converted at once."""
+        n_rows, n_columns = self._table.shape
+        step = max(1, _BLOCK // n_rows)
+        return (slice(start, start + step) for start in range(0, n_columns, step))

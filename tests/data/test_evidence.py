@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
 
-from onnxsgd.data import evidence
+from onnxsgd.data import evidence, standard_rows
 from onnxsgd.data.evidence import (
     EvidenceRidge,
     QuadratureRidge,
@@ -264,7 +264,7 @@ def test_a_constant_target_tells_nothing(number):
 def test_many_columns_are_converted_in_parts(monkeypatch):
     table, target = data(100)
     expected = ridge(table, target, WEIGHT)
-    monkeypatch.setattr(evidence, "_BLOCK", 7 * N)
+    monkeypatch.setattr(standard_rows, "_BLOCK", 7 * N)
     found = ridge(table, target, WEIGHT)
     assert found.ratio == expected.ratio
     np.testing.assert_allclose(found.coefficients(), expected.coefficients(), rtol=1e-9)

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from onnxsgd.data import standard_rows as module
-from onnxsgd.data.standard_rows import standard_rows
+from onnxsgd.data.standard_rows import exact_rows, standard_rows
 
 RNG = np.random.default_rng(0)
 TABLE = np.where(RNG.random((50, 30)) < 0.3, RNG.normal(5.0, 1.0, (50, 30)), 0.0)
@@ -47,3 +47,23 @@ def test_dense_rows_are_converted_in_parts(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 7 * 30)
     left = RNG.normal(size=50)
     np.testing.assert_array_equal(standard_rows(*given).transposed_times(left), whole.transposed_times(left))
+
+
+@pytest.mark.parametrize("n_rows", [20, 50], ids=["wide", "tall"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_products_are_those_of_standardised_rows(kind, n_rows):
+    """Of rows or columns, whichever are fewer; wide sparse data stay sparse."""
+    share = SHARE[:n_rows] / SHARE[:n_rows].sum()
+    table = KINDS[kind](TABLE[:n_rows])
+    dense = table.toarray() if kind == "sparse" else table.astype(np.float64)
+    mean = share @ dense
+    shift = np.where(np.arange(30) < 10, mean, 0.0)
+    expected = np.sqrt(share)[:, None] * (dense - mean) * FACTOR
+    rows, of_rows = exact_rows(table, shift, FACTOR, share), RNG.normal(size=(n_rows, 4))
+    tolerance = {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(rows.means, (mean - shift) * FACTOR, **tolerance)
+    wanted = expected @ expected.T if n_rows < 30 else expected.T @ expected
+    np.testing.assert_allclose(rows.products, wanted, **tolerance)
+    np.testing.assert_allclose(rows.transposed_times(of_rows), expected.T @ of_rows, **tolerance)
+    if n_rows >= 30:
+        np.testing.assert_allclose(rows.columns, expected, **tolerance)
