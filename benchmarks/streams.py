@@ -2,10 +2,10 @@
 
 Models with default settings learn each kind of stream by ``partial_fit`` in calls of so many rows. Linear
 models stand beside scikit-learn's SGD on columns that a `StandardScaler` of the rows so far has scaled, or on
-sparse ones as they are; networks beside their own ``partial_fit``, a logistic regression beside itself as it
-was. Prints the mean over the draws of R2 or
-accuracy on later rows of a stream (for drifts of the predictions before each call; for a rare class the
-balanced accuracy). Kinds whose name contains one of the given words are run.
+sparse ones as they are; networks beside their own ``partial_fit``, fitted linear models beside themselves as
+they were. Prints the mean over the draws of R2 or accuracy on later rows of a stream (for drifts of the
+predictions before each call; for a rare class the balanced accuracy). Kinds whose name contains one of the
+given words are run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from joblib import Parallel, delayed
 from scipy import sparse
 from sklearn.datasets import load_digits, make_friedman1
 from sklearn.feature_extraction.text import TfidfTransformer
-from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -200,6 +200,16 @@ def _logistic(rng: np.random.Generator, n_known: int, n_rows: int, noise: float)
     return _Stream(X[n_known:], y[n_known:], fitted)
 
 
+def _ridge(rng: np.random.Generator, n_known: int, n_rows: int, noise: float) -> _Stream:
+    """Return columns whose sum has noise, and a ridge regression that knows some rows."""
+    stream = _linear(rng, n_known + n_rows, 20)
+    y = stream.y / stream.y.std() + noise * rng.normal(size=len(stream.y))
+    # the rows to predict have no noise
+    y[n_known + n_rows :] = stream.y[n_known + n_rows :] / stream.y.std()
+    fitted = make_pipeline(StandardScaler(), Ridge()).fit(stream.X[:n_known], y[:n_known])
+    return _Stream(stream.X[n_known:], y[n_known:], fitted)
+
+
 _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "shuffled, 5 columns": lambda rng: _linear(rng, 3000, 5),
     "shuffled, 30 columns": lambda rng: _linear(rng, 3000, 30),
@@ -233,6 +243,8 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "noise": lambda rng: _Stream(rng.normal(size=(3000, 30)), rng.normal(size=3000)),
     "logistic regression": lambda rng: _logistic(rng, 2000, 600, 2.0),
     "logistic regression, little known": lambda rng: _logistic(rng, 60, 2000, 0.5),
+    "ridge regression": lambda rng: _ridge(rng, 2000, 600, 3.0),
+    "ridge regression, little known": lambda rng: _ridge(rng, 60, 2000, 1.0),
     "network, good weights": _good,
     "network, digits": lambda rng: _digits(rng, is_fitted=True),
     "network, turned digits": lambda rng: _digits(rng, is_fitted=True, n_turns=1),

@@ -1502,6 +1502,26 @@ def test_a_given_classifier_keeps_its_accuracy_on_rows_of_its_kind(one_against_r
     assert np.mean(changes) < 0.004
 
 
+@pytest.mark.parametrize("loss", ["squared_error", "huber"])
+@pytest.mark.parametrize("n_rows", [32, 600])
+def test_a_given_regression_keeps_its_signal_on_rows_of_its_kind(loss, n_rows):
+    """Most of its loss is noise: large rates learned it, and R2 of the signal fell by 0.6 and more."""
+    changes = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(4600, 20))
+        signal = X @ rng.normal(size=20) / np.sqrt(20)
+        y = signal + 3.0 * rng.normal(size=4600)
+        given = make_pipeline(StandardScaler(), Ridge()).fit(X[:2000], y[:2000])
+        learner = OnnxSGDRegressor(given, loss=loss, random_state=0)
+        for start in range(2000, 2600, n_rows):
+            part = slice(start, min(start + n_rows, 2600))
+            learner.partial_fit(X[part], y[part])
+        scores = [r2_score(signal[2600:], model.predict(X[2600:])) for model in (given, learner)]
+        changes.append(scores[1] - scores[0])
+    assert np.mean(changes) > -0.05
+
+
 def test_a_given_classifier_that_is_wrong_learns_fast():
     """Labels have changed their names: the losses are far from the expected ones."""
     rng = np.random.default_rng(0)
