@@ -380,7 +380,8 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     if not state.is_steered:
         finder = _make_finder(runners, batches, plan, state, model)
         if state.t in (0, state.forgotten_at):
-            share = finder.find_in_part(state, model.surprise(batches.some()))
+            surprise = model.surprise(batches.some())
+            share = finder.find_in_part(state, surprise, is_sparse=runners.is_sparse)
         elif n_rows < ENOUGH_ROWS:
             share = LEAST_SHARE
             if plan.loss_unit is None and plan.loss_has_scale:

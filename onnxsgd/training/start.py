@@ -320,7 +320,11 @@ class StartFinder:
         return None if least < large else max(best, _LEAST_SCALE)
 
     def find_in_part(
-        self, state: FitState, surprise: Callable[[np.ndarray], np.ndarray] | None = None
+        self,
+        state: FitState,
+        surprise: Callable[[np.ndarray], np.ndarray] | None = None,
+        *,
+        is_sparse: bool = False,
     ) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
 
@@ -337,6 +341,9 @@ class StartFinder:
         surprise : callable or None
             Returns the loss of each sample, less the one that its probabilities expect, from raw predictions;
             None: these are unknown.
+        is_sparse : bool
+            Whether the data are sparse: the rate of a given model then has no other bound, as gradients of
+            sparse rows agree little, and it would not grow.
         """
         if self._is_constant(state.tensors):
             self._at_constant(state)
@@ -351,7 +358,7 @@ class StartFinder:
             best, state.tensors = self._replace(state, state.tensors, best, constant)
         # the square: the rate of a stream grows again where gradients agree
         share = self._share(best, constant) ** 2
-        if state.t == 0 and self.is_linear and constant is not None:
+        if state.t == 0 and self.is_linear and not is_sparse and constant is not None:
             share = min(share, self._share_of_given(state, best, constant, surprise))
         return max(LEAST_SHARE, share)
 

@@ -216,7 +216,7 @@ def test_surprise_is_the_loss_beyond_the_expected_one(kind, monkeypatch):
     found = []
     find = StartFinder.find_in_part
     monkeypatch.setattr(
-        StartFinder, "find_in_part", lambda *args: found.append(args[2]) or find(*args[:2], None)
+        StartFinder, "find_in_part", lambda *args, **more: found.append(args[2]) or find(*args[:2], None)
     )
     learner(given.fit(X, y), random_state=0, **loss).partial_fit(X, y)
     (surprise,) = found

@@ -299,6 +299,7 @@ def test_a_stream_of_a_given_model_begins_with_a_small_rate(mean, spread, is_sma
     surprise = None if mean is None else lambda raw: mean + spread * signs
     found = line.finder.find_in_part(line.state, surprise)
     assert found == pytest.approx(0.07 if is_small else ratio)
+    assert line.finder.find_in_part(line.state, surprise, is_sparse=True) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(("w", "is_small"), [([-0.3, 0.6, 0], True), ([-0.5, 1.0, 0], False)])
