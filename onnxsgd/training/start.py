@@ -43,6 +43,11 @@ _ERRORS, _LEFT_OUT = 3.0, 50
 #: (``benchmarks/streams.py --kinds regression --calls 100 --seeds 10``). With a share of 0.03, targets with
 #: other coefficients, 1,200 rows in one call, have 0.50 in place of 0.85.
 _ERRORS_OF_SURPRISE, _OF_GIVEN, _MUCH_WORSE = 2.0, 0.07, 2.0
+#: The share of a given linear model in calls of few sparse rows, whose gradients agree too little to raise a
+#: smaller one. A ridge regression of 100 rows of 2,000 columns, continued on 4,000 in calls of 8, has R2 0.45
+#: in place of 0.12, one of 2,000 rows after 2,000 more 0.42 in place of 0.24; texts in 8 topics have 0.930 in
+#: place of 0.925.
+_OF_FEW_SPARSE = 0.3
 #: The share of a constant's loss by which weights on raw data must be better than the same on standardised
 #: data: a random network of large predictions may correlate a little with a target of larger ones, and its
 #: first steps then diverge. Poor networks on friedman's data with columns of 0 to 100: R2 is 0.87 to 0.91,
@@ -342,14 +347,13 @@ class StartFinder:
             Returns the loss of each sample, less the one that its probabilities expect, from raw predictions;
             None: these are unknown.
         is_sparse : bool
-            Whether the data are sparse: the rate of a given model then has no other bound, as gradients of
-            sparse rows agree little, and it would not grow.
+            Whether the data are sparse, whose gradients agree little: a small rate would not grow.
         """
         if self._is_constant(state.tensors):
             self._at_constant(state)
             return 1.0
         if len(self.sample_weight) < ENOUGH_ROWS:
-            return LEAST_SHARE
+            return _OF_FEW_SPARSE if is_sparse and self.is_linear and state.t == 0 else LEAST_SHARE
         best, constant = self._judge(state)
         if state.t and constant is None:
             return LEAST_SHARE
