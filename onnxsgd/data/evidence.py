@@ -56,12 +56,12 @@ _CLEAR = 1.0
 _FEW_ERRORS = 0.5
 #: The fewest classes that are many, and the rows of a class, on average, below which it is rare.
 _MANY_CLASSES, _RARE = 10, 10
-#: The ratio that tells rare classes.
-_OF_RARE = 3.0
+#: The ratio that tells rare classes, and the most rows times classes: 16 MB.
+_OF_RARE, _MOST_OF_RARE = 3.0, 1 << 21
 #: The share of its trace below which an eigenvalue is rounding.
 _ROUNDING = 1e-10
-#: The rows or columns of sparse data with labels, whichever are fewer, up to which they are made dense: some
-#: 3 ms. The most numbers then, 32 MB.
+#: The rows or columns of sparse data with labels, whichever are fewer, up to which the evidence is sought:
+#: some 3 ms. The most rows times columns then: data with columns of large means are made dense, 32 MB.
 _FEW_OF_SPARSE, _MOST_OF_SPARSE = 200, 1 << 22
 #: The rows of sparse data up to which the evidence is exact, of numbers too. 25 sets of 20 rows have R2 0.12
 #: with it and -0.25 with an estimate, of 40 rows 0.18 and 0.14; of 80 rows they are equal.
@@ -586,11 +586,11 @@ def tells_rare_classes(
     Returns
     -------
     bool
-        False for sparse data, with fewer than 10 classes or at least 10 rows a class, and with more than 512
-        rows and columns.
+        False for sparse data, with fewer than 10 classes or at least 10 rows a class, with more than 512 rows
+        and columns, and with more than 2^21 rows times classes.
     """
     n_rows, n_targets = target.shape
-    if n_targets < _MANY_CLASSES or n_rows >= _RARE * n_targets:
+    if n_targets < _MANY_CLASSES or n_rows >= _RARE * n_targets or n_rows * n_targets > _MOST_OF_RARE:
         return False
     if sparse.issparse(table) or min(n_rows, len(factor)) > _MOST:
         return False

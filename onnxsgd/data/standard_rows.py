@@ -13,6 +13,8 @@ from onnxsgd.data.row_tables import Table
 
 __all__ = ["ExactRows", "StandardRows", "exact_rows", "standard_rows"]
 
+#: The mean of a column, in units of its scale, up to which its sparse products keep nine digits.
+_FAR = 1e3
 #: Numbers of the data that are converted to float64 at once: 16 MB.
 _BLOCK = 1 << 21
 
@@ -44,7 +46,10 @@ def exact_rows(table: Any, shift: np.ndarray, factor: np.ndarray, share: np.ndar
         The shares of the rows.
     """
     if sparse.issparse(table) and table.shape[0] < table.shape[1]:
-        return _SparseRows.of(table, shift, factor, np.sqrt(share))
+        rows = _SparseRows.of(table, shift, factor, np.sqrt(share))
+        # products of columns far from zero would lose the digits of their deviations
+        if np.abs(rows.means + shift * factor).max() <= _FAR:
+            return rows
     return _ExactRows(table.toarray() if sparse.issparse(table) else table[:], shift, factor, share)
 
 

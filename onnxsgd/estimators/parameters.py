@@ -23,6 +23,7 @@ from onnxsgd._settable import RefusedChange, did_you_mean
 from onnxsgd.adapters import LoRA
 from onnxsgd.engine.step.gradient_limits import MAX_NORM, MAX_VALUE
 from onnxsgd.exceptions import ParameterError, ParameterTypeError
+from onnxsgd.losses import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from onnxsgd.optimizers import OPTIMIZERS, BlockAdam, Optimizer, make_optimizer
 from onnxsgd.penalties import PENALTIES, Penalty, make_penalties
 from onnxsgd.runtime.sessions import MOST_THREADS
@@ -230,12 +231,8 @@ def _check_all(kind: Any, *values: object) -> None:
 
 def _nearest(constraints: list[Any], value: object) -> str:
     """Return a sentence with the legal name nearest to a string; empty if there is none."""
-    return did_you_mean(value, _names_of(constraints))
-
-
-def _names_of(constraints: list[Any]) -> list[str]:
-    """Return the legal names."""
-    return [option for known in constraints if isinstance(known, StrOptions) for option in known.options]
+    legal = [option for known in constraints if isinstance(known, StrOptions) for option in known.options]
+    return did_you_mean(value, legal)
 
 
 def _check(kind: Any, name: str, value: object) -> None:
@@ -247,7 +244,7 @@ def _check(kind: Any, name: str, value: object) -> None:
         raise ParameterError(
             f"{name}={value!r} is not accepted: it must be {' or '.join(map(str, constraints))}."
         )
-    if name == "model" and isinstance(value, str) and value in _names_of(kind._parameter_constraints["loss"]):
+    if name == "model" and isinstance(value, str) and value in {*REGRESSION_LOSSES, *CLASSIFICATION_LOSSES}:
         raise ParameterError(
             f"model={value!r} is the name of a loss: give it as loss={value!r}, and a model in its place."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from onnxsgd._records import record
@@ -143,9 +144,9 @@ class FitKind:
         The hinge losses of a sample, whose gradients do not vanish near the margin; 0: another loss.
     most_share : float
         The largest share of the first rate to begin with, which the number of columns allows.
-    has_rare_classes : bool
-        Whether the loss is that of one class against the rest, of many classes with few rows each, which the
-        columns know from each other.
+    tells_rare_classes : callable
+        Tells whether the loss is that of one class against the rest, of many classes with few rows each,
+        which the columns know from each other.
     """
 
     n_batches: int
@@ -160,7 +161,7 @@ class FitKind:
     has_margins: bool = False
     n_hinges: int = 0
     most_share: float = 1.0
-    has_rare_classes: bool = False
+    tells_rare_classes: Callable[[], bool] = bool
 
     def window(self, max_iter: int) -> int:
         """Return the epochs of a window: there are three at least, one at the full rate, and a decay."""
@@ -212,7 +213,7 @@ class FitKind:
                 return _OF_FEW_SPARSE_HINGE if self.n_hinges == 1 else _OF_FEW_SPARSE_HINGES
             return _OF_FEW_SPARSE_MARGINS if self.has_margins else _OF_FEW_SPARSE_LABELS
         if not self.is_sparse and self.is_linear and self.n_batches < _FEW_UPDATES:
-            return _OF_FEW_LABELS if has_labels and not self.has_rare_classes else _OF_FEW
+            return _OF_FEW_LABELS if has_labels and not self.tells_rare_classes() else _OF_FEW
         return self._usual_end
 
     @property

@@ -273,7 +273,7 @@ def _make_rule(
         is_other=spec.draws or bool(spec.statistics), draws=spec.draws, is_regression=plan.is_regression,
         is_shuffled=plan.recipe.shuffle, has_margins=not plan.is_likelihood, n_hinges=plan.n_hinges,
         most_share=finder.most,
-        has_rare_classes=finder.noise is not None and finder.noise.tells_rare_classes(),
+        tells_rare_classes=bool if finder.noise is None else finder.noise.tells_rare_classes,
     )  # fmt: skip
     if plan.device.keeps_data or spec.draws or batches.is_long:
         put_back = None
@@ -380,7 +380,7 @@ def _begin_part(runners: Runners, batches: Batches, plan: FitPlan, state: FitSta
     if not state.is_steered:
         finder = _make_finder(runners, batches, plan, state, model)
         if state.t in (0, state.forgotten_at):
-            surprise = model.surprise(batches.some())
+            surprise = model.surprise(batches.some()) if model.is_linear and not runners.is_sparse else None
             share = finder.find_in_part(state, surprise, is_sparse=runners.is_sparse)
         elif n_rows < ENOUGH_ROWS:
             share = LEAST_SHARE

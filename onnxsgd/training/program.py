@@ -366,23 +366,27 @@ class Program:
         return sample_losses(self.plan.loss, target, raw, self.parts.split.tail)
 
     def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the loss of each sample less the one that probabilities of raw predictions expect.
+        """Return the loss of each sample less the one that a right model has, from raw predictions.
 
-        None: the loss is not the logarithm of probabilities. It is linear in the targets, so that the loss of
-        probabilities as targets is the expected one.
+        Probabilities of classes tell their expected loss: it is linear in the targets, so that probabilities
+        as targets have it. Of squared errors it is the loss of the predictions after the best scale and
+        shift. None: the loss is another one.
         """
-        target = as_array(batches.target)
-        if type(self.plan.loss) not in (LogLoss, CrossEntropy) or target.ndim != 2:
+        target, loss = as_array(batches.target), self.plan.loss
+        if type(loss) not in (LogLoss, CrossEntropy, SquaredError) or target.ndim != 2:
             return None
-        to_probability = expit if self.plan.loss.probabilities == "sigmoid" else partial(softmax, axis=1)
 
         def surprise(raw: np.ndarray) -> np.ndarray:
-            expected = to_probability(raw)
-            if self.plan.loss.probabilities == "softmax":
-                # a row of zeros is ignored
-                expected *= target.sum(axis=1, keepdims=True)
-            expected = expected.astype(target.dtype, copy=False)
-            found: np.ndarray = self.sample_losses(target, raw) - self.sample_losses(expected, raw)
+            if loss.probabilities is None:
+                weight = batches.sample_weight.astype(np.float64)
+                right = self.sample_losses(target, _fitted(raw, target, weight).astype(raw.dtype))
+            else:
+                expected = expit(raw) if loss.probabilities == "sigmoid" else softmax(raw, axis=1)
+                if loss.probabilities == "softmax":
+                    # a row of zeros is ignored
+                    expected *= target.sum(axis=1, keepdims=True)
+                right = self.sample_losses(expected.astype(target.dtype, copy=False), raw)
+            found: np.ndarray = self.sample_losses(target, raw) - right
             return found
 
         return surprise
@@ -882,6 +886,15 @@ def make_program(plan: FitPlan, features: Features) -> Program:
             plan.programs[kind] = program
     _report(program, features)
     return program
+
+
+def _fitted(raw: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return raw predictions after the scale and the shift of the least squares of each column."""
+    share = weight / weight.sum()
+    centred = raw - share @ raw
+    spread = np.maximum(share @ (centred * centred), np.finfo(np.float64).tiny)
+    fitted: np.ndarray = share @ target + centred * (share @ (centred * target) / spread)
+    return fitted
 
 
 def _kind(features: Features) -> Hashable:

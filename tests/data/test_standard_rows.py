@@ -67,3 +67,15 @@ def test_exact_products_are_those_of_standardised_rows(kind, n_rows):
     np.testing.assert_allclose(rows.transposed_times(of_rows), expected.T @ of_rows, **tolerance)
     if n_rows >= 30:
         np.testing.assert_allclose(rows.columns, expected, **tolerance)
+
+
+@pytest.mark.parametrize("far", [1e2, 1e6, 1e9])
+def test_exact_products_keep_the_deviations_of_columns_far_from_zero(far):
+    """Of sparse data too."""
+    table = TABLE[:20].copy()
+    table[:, 3] = far + RNG.normal(size=20)
+    share, factor = np.full(20, 0.05), FACTOR.copy()
+    factor[3] = 1.0
+    rows = exact_rows(sparse.csr_array(table), np.zeros(30), factor, share)
+    expected = np.sqrt(share)[:, None] * (table - table.mean(axis=0)) * factor
+    np.testing.assert_allclose(rows.products, expected @ expected.T, rtol=1e-6, atol=1e-9)

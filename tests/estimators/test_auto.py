@@ -1539,15 +1539,13 @@ def test_a_given_regression_learns_sparse_rows(n_rows, least):
 
 
 def test_a_given_classifier_that_is_wrong_learns_fast():
-    """Labels have changed their names: the losses are far from the expected ones."""
+    """Labels have changed their names: its loss is many times a constant's."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 10))
     y = (X @ rng.normal(size=(10, 4))).argmax(axis=1)
     given = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:1000], y[:1000])
     other = (y + 1) % 4
-    learner = OnnxSGDClassifier(given, random_state=0)
-    for start in range(1000, 2000, 100):
-        learner.partial_fit(X[start : start + 100], other[start : start + 100])
+    learner = OnnxSGDClassifier(given, random_state=0).partial_fit(X[1000:1600], other[1000:1600])
     assert given.score(X[2000:], other[2000:]) < 0.05
     assert learner.score(X[2000:], other[2000:]) > 0.8
 

@@ -203,7 +203,7 @@ def test_outliers_leave_the_unit_of_linear_fits_of_dense_data_alone(monkeypatch,
 
 @pytest.mark.parametrize("kind", ["one of two", "one against the rest", "several", "margins", "numbers"])
 def test_surprise_is_the_loss_beyond_the_expected_one(kind, monkeypatch):
-    """The expected one is the entropy of the probabilities; other losses have none."""
+    """That is the entropy of the probabilities, or the loss of scaled predictions; margins have none."""
     X, y = load_iris(return_X_y=True)
     y = y > 0 if kind == "one of two" else y
     given = {
@@ -220,12 +220,15 @@ def test_surprise_is_the_loss_beyond_the_expected_one(kind, monkeypatch):
     )
     learner(given.fit(X, y), random_state=0, **loss).partial_fit(X, y)
     (surprise,) = found
-    if kind in ("margins", "numbers"):
+    if kind == "margins":
         assert surprise is None
         return
-    n_scores = 1 if kind == "one of two" else 3
+    n_scores = 1 if kind in ("one of two", "numbers") else 3
     raw = np.random.default_rng(0).normal(size=(150, n_scores))
-    if kind == "several":
+    if kind == "numbers":
+        slope, shift = np.polyfit(raw[:, 0], y, 1)
+        expected = (raw[:, 0] - y) ** 2 / 2 - (slope * raw[:, 0] + shift - y) ** 2 / 2
+    elif kind == "several":
         p = softmax(raw, axis=1)
         expected = -np.log(p[np.arange(150), y]) - entropy(p, axis=1)
     else:

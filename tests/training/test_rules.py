@@ -47,7 +47,7 @@ class Problem:
                 has_margins=has_margins,
                 n_hinges=n_hinges,
                 most_share=most_share,
-                has_rare_classes=has_rare_classes,
+                tells_rare_classes=lambda: has_rare_classes,
             ),
             lambda state: Start(self.objective, self.objective, share, is_model, level, length),
             lambda: self.objective,
