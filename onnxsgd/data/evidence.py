@@ -217,7 +217,6 @@ class EvidenceRidge(_Ridge):
     ) -> None:
         super().__init__(target, sample_weight, bounds)
         self._are_labels = are_labels
-        self._is_wide = table.shape[0] < table.shape[1]
         self._rows = exact_rows(table, shift, factor, self._share)
         self._means = self._rows.means
         if are_labels:
@@ -240,7 +239,7 @@ class EvidenceRidge(_Ridge):
         values, vectors = np.linalg.eigh(self._rows.products)
         known = values > _ROUNDING * np.add.reduce(values)
         values, vectors = values[known], vectors[:, known]
-        return values, vectors if self._is_wide else self._rows.columns.dot(vectors) / np.sqrt(values)
+        return values, self._rows.left_vectors(values, vectors)
 
     @cached_property
     def _parts(self) -> np.ndarray:

@@ -64,9 +64,8 @@ class ExactRows(Protocol):
     def products(self) -> np.ndarray:
         """The products of rows, or of columns, whichever are fewer."""
 
-    @property
-    def columns(self) -> np.ndarray:
-        """All columns, where they are no more than the rows."""
+    def left_vectors(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """Return the left singular vectors of the rows, from eigenvalues and eigenvectors of the products."""
 
     def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
         """Return the product of the transposed rows with vectors of a number for each row."""
@@ -129,9 +128,8 @@ class _SparseRows:
         products = (self._table @ self._columns).toarray() * np.multiply.outer(self._root, self._root)
         return self._centred(self._centred(products).T)
 
-    @property
-    def columns(self) -> np.ndarray:
-        raise NotImplementedError("columns that outnumber the rows")
+    def left_vectors(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        return vectors
 
     def _centred(self, of_rows: np.ndarray) -> np.ndarray:
         """Return numbers of rows, times their roots, less the weighted mean: the shares add to one."""
@@ -195,20 +193,27 @@ class _ExactRows:
         self.means: np.ndarray = (self._centre - shift) * factor
 
     @cached_property
-    def columns(self) -> np.ndarray:
+    def _columns(self) -> np.ndarray:
+        """All columns, where they are no more than the rows."""
         return self._block(slice(None))
+
+    @property
+    def _is_wide(self) -> bool:
+        return self._table.shape[0] < self._table.shape[1]
 
     @cached_property
     def products(self) -> np.ndarray:
         """The products of rows, or of columns, whichever are fewer."""
-        n_rows, n_columns = self._table.shape
-        if n_rows >= n_columns:
-            return self.columns.T.dot(self.columns)
-        products = np.zeros((n_rows, n_rows))
+        if not self._is_wide:
+            return self._columns.T.dot(self._columns)
+        products = np.zeros((len(self._table), len(self._table)))
         for part in self._parts_of_columns():
             block = self._block(part)
             products += block.dot(block.T)
         return products
+
+    def left_vectors(self, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        return vectors if self._is_wide else self._columns.dot(vectors) / np.sqrt(values)
 
     def transposed_times(self, of_rows: np.ndarray) -> np.ndarray:
         return np.concatenate([self._block(part).T.dot(of_rows) for part in self._parts_of_columns()])
