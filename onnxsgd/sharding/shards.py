@@ -209,7 +209,7 @@ class ShardedProgram:
         return self.program.sample_losses(target, raw)
 
     def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the loss of each row that the client has, less the one that its probabilities expect."""
+        """Return the loss of each row that the client has, less the one that a right model has."""
         return self.program.surprise(batches)
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:

@@ -70,7 +70,7 @@ class Model(Protocol):
         """Return the loss of each sample from its raw predictions."""
 
     def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the loss of each sample less the one that probabilities of raw predictions expect."""
+        """Return the loss of each sample less the one that a right model has, from raw predictions."""
 
     def mean_loss(self, batches: Batches, weights: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss of all samples."""

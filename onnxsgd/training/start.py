@@ -34,12 +34,12 @@ ENOUGH_ROWS = 32
 #: which the worst one is left out. Regressions with a third of the noise for signal, continued on the same
 #: data, have R2 0.07 with them and -0.01 without.
 _ERRORS, _LEFT_OUT = 3.0, 50
-#: The same of losses that exceed, or fall short of, those that a given classifier expects; the largest share
-#: of the rate of a given linear model where they do not, or where these are unknown: it may be the best for
-#: its rows, or know few; and the loss in units of a constant's beyond which it is wrong. A ridge regression
-#: of 2,000 rows whose noise is three times the signal, continued on 600 like them in calls of 100, has R2
-#: 0.839 of the signal with these and 0.422 without, before it 0.840, a logistic regression of five noisy
-#: classes an accuracy of 0.471, 0.463 and 0.467; a ridge regression of 60 rows has 0.897, 0.892 and 0.388
+#: The same of losses that exceed, or fall short of, those of a right model; the largest share of the rate of
+#: a given linear model where they do not, or where these are unknown: it may be the best for its rows, or
+#: know few; and the loss in units of a constant's beyond which it is wrong. A ridge regression of 2,000 rows
+#: whose noise is three times the signal, continued on 600 like them in calls of 100, has R2 0.839 of the
+#: signal with these and 0.422 without, before it 0.840, a logistic regression of five noisy classes an
+#: accuracy of 0.471, 0.463 and 0.467; a ridge regression of 60 rows has 0.897, 0.892 and 0.388
 #: (``benchmarks/streams.py --kinds regression --calls 100 --seeds 10``). With a share of 0.03, targets with
 #: other coefficients, 1,200 rows in one call, have 0.50 in place of 0.85.
 _ERRORS_OF_SURPRISE, _OF_GIVEN, _MUCH_WORSE = 2.0, 0.07, 2.0
@@ -336,16 +336,16 @@ class StartFinder:
         Given weights of a linear model are kept in the first part. Those of a network that are worse than the
         best constant, or of any model because the data changed, are replaced as in :meth:`find`. Parts of few
         rows do not tell good weights from bad ones: the share is small. So is that of a given linear model,
-        which may be the best for its rows, unless it is much worse than the constant, or its losses are none
-        that its probabilities expect.
+        which may be the best for its rows, unless it is much worse than the constant, or has other losses
+        than a right model.
 
         Parameters
         ----------
         state : FitState
             The state before the part.
         surprise : callable or None
-            Returns the loss of each sample, less the one that its probabilities expect, from raw predictions;
-            None: these are unknown.
+            Returns the loss of each sample, less the one that a right model has, from raw predictions; None:
+            that is unknown.
         is_sparse : bool
             Whether the data are sparse, whose gradients agree little: a small rate would not grow.
         """
@@ -389,9 +389,10 @@ class StartFinder:
         """Return the mean surprise beyond its errors, as a share of the expected gain over a constant."""
         weight = self.sample_weight.astype(np.float64)
         weight /= weight.sum()
-        of_rows = surprise(self.raw_predictions(state.weights()).reshape(len(weight), -1))
-        mean = float(weight.dot(of_rows))
-        error = math.sqrt(float((weight * weight).dot((of_rows - mean) ** 2)))
+        with np.errstate(all="ignore"):
+            of_rows = surprise(self.raw_predictions(state.weights()).reshape(len(weight), -1))
+            mean = float(weight.dot(of_rows))
+            error = math.sqrt(float((weight * weight).dot((of_rows - mean) ** 2)))
         gain = constant.loss - given.loss + mean
         beyond = abs(mean) - _ERRORS_OF_SURPRISE * error
         return beyond / gain if gain > 0 else 1.0
