@@ -200,6 +200,15 @@ def _logistic(rng: np.random.Generator, n_known: int, n_rows: int, noise: float)
     return _Stream(X[n_known:], y[n_known:], fitted)
 
 
+def _sparse_ridge(rng: np.random.Generator, n_known: int, n_rows: int) -> _Stream:
+    """Return rows with 40 of 2,000 columns, and a ridge regression that knows some of them."""
+    n_all = n_known + n_rows + _N_TESTED
+    X = sparse.random_array((n_all, 2000), density=0.02, format="csr", rng=rng)
+    y = X @ rng.normal(size=2000)
+    y = y / y.std() + 0.5 * rng.normal(size=n_all)
+    return _Stream(X[n_known:], y[n_known:], Ridge().fit(X[:n_known], y[:n_known]))
+
+
 def _ridge(rng: np.random.Generator, n_known: int, n_rows: int, noise: float) -> _Stream:
     """Return columns whose sum has noise, and a ridge regression that knows some rows."""
     stream = _linear(rng, n_known + n_rows, 20)
@@ -245,6 +254,7 @@ _KINDS: dict[str, Callable[[np.random.Generator], _Stream]] = {
     "logistic regression, little known": lambda rng: _logistic(rng, 60, 2000, 0.5),
     "ridge regression": lambda rng: _ridge(rng, 2000, 600, 3.0),
     "ridge regression, little known": lambda rng: _ridge(rng, 60, 2000, 1.0),
+    "ridge regression, sparse": lambda rng: _sparse_ridge(rng, 100, 4000),
     "network, good weights": _good,
     "network, digits": lambda rng: _digits(rng, is_fitted=True),
     "network, turned digits": lambda rng: _digits(rng, is_fitted=True, n_turns=1),

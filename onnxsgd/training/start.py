@@ -44,9 +44,9 @@ _ERRORS, _LEFT_OUT = 3.0, 50
 #: other coefficients, 1,200 rows in one call, have 0.50 in place of 0.85.
 _ERRORS_OF_SURPRISE, _OF_GIVEN, _MUCH_WORSE = 2.0, 0.07, 2.0
 #: The share of a given linear model in calls of few sparse rows, whose gradients agree too little to raise a
-#: smaller one. A ridge regression of 100 rows of 2,000 columns, continued on 4,000 in calls of 8, has R2 0.45
-#: in place of 0.12, one of 2,000 rows after 2,000 more 0.42 in place of 0.24; texts in 8 topics have 0.930 in
-#: place of 0.925.
+#: smaller one. A ridge regression of 100 rows of 2,000 columns, continued on 4,000 in calls of 8, has R2
+#: 0.42 in place of 0.10 (``benchmarks/streams.py --kinds "regression, sparse"``), one of 2,000 rows after
+#: 2,000 more 0.42 in place of 0.24; texts in 8 topics have 0.930 in place of 0.925.
 _OF_FEW_SPARSE = 0.3
 #: The share of a constant's loss by which weights on raw data must be better than the same on standardised
 #: data: a random network of large predictions may correlate a little with a target of larger ones, and its
