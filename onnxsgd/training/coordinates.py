@@ -393,12 +393,22 @@ class StandardisedBuffers:
 
     def snapshot(self) -> Tensors:
         """Return a copy of the present values."""
-        held = self._buffers.snapshot()
+        held = self._held_numbers()
+        try:
+            with np.errstate(over="raise", invalid="ignore"):
+                # these are copies already
+                self._coordinates.make_raw(held)
+        except FloatingPointError:
+            held = self._coordinates.raw(self._held_numbers())
+        held.update(self._starts)
+        return held
+
+    def _held_numbers(self) -> Tensors:
+        """Return a copy of the values of the buffers, without constants."""
+        held: Tensors = self._buffers.snapshot()
         for key in self._coordinates.constants(held):
             held.pop(key, None)
-        raw = self._coordinates.raw(held)
-        raw.update(self._starts)
-        return raw
+        return held
 
 
 class BuffersInPlace:

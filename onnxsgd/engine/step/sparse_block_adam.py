@@ -121,6 +121,8 @@ class _BlockAdam:
         self._apart, self._penalties_apart = self._others, np.zeros((0, 1))
         self._penalty = 1.0
         self._tiny = least_divisor(weight.dtype)
+        #: Whether the sums of :meth:`_restart` are those of the tables.
+        self._has_sums = False
         #: The last product.
         self._multiplied = np.zeros((0, weight.shape[1]), weight.dtype)
         if centre is not None:
@@ -133,7 +135,7 @@ class _BlockAdam:
 
     def reset(self) -> None:
         """Handle new values of the tensors: find the common factor of the penalty, and the other columns."""
-        self._few_others = []
+        self._few_others, self._has_sums = [], False
         if not self._decays or PENALTY_SCALE not in self._states:
             return
         factors = self._states[PENALTY_SCALE]
@@ -162,7 +164,8 @@ class _BlockAdam:
         self._steering = float(numbers["steering"][0]) if LOG_FACTOR in self._states else 0.0
         self._second = self._number(_SECOND, 0.0)
         self._rate_scale, self._factor = self._number(RATE_SCALE, 1.0), self._number(LOG_FACTOR, 0.0)
-        self._restart()
+        if not self._has_sums:
+            self._restart()
 
     def end(self) -> None:
         """Let the states have their present values."""
@@ -186,13 +189,17 @@ class _BlockAdam:
             # the multiples of the centre, and its products with tables and multiples together
             self._of_weight: Any = 0.0
             self._of_moment: Any = 0.0
-            self._mean_of_weight = _along(self._centre, self._weight)
-            self._mean_of_moment = _along(self._centre, self._moment)
+            self._mean_of_weight, self._mean_of_moment = self._along_centre()
         if LOG_FACTOR in self._states:
             self._moment_square = self._inner(self._moment, self._moment)
         if self._pulls:
             # the products of the weight in common columns with the moment and with itself
             self._with_moment, self._with_itself = self._in_common(self._moment, self._weight)
+        self._has_sums = True
+
+    def _along_centre(self) -> tuple[Any, Any]:
+        """Return the products of the centre and the tables of weight and moment."""
+        return _along(self._centre, self._weight), _along(self._centre, self._moment)
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the last product of a batch."""
@@ -555,6 +562,13 @@ class SparseBlockAdam(_BlockAdam):
         """Let the tensors have their present values."""
         self._fold()
         super().end()
+
+    def _along_centre(self) -> tuple[Any, Any]:
+        if len(self._tables) == 2:
+            return super()._along_centre()
+        along = _along(self._centre, self._tables[0])
+        n_half = along.shape[1] // 2
+        return along[:, :n_half], along[:, n_half:]
 
     def _fold(self) -> None:
         reach, scale = _like(self._weight, self._reach), _like(self._weight, self._scale)
