@@ -117,7 +117,7 @@ def _errors(
     root = np.sqrt(weight / weight.max())[:, None]
     wanted *= root
     centred *= root
-    with one_thread():
+    with one_thread(*centred.shape):
         return [_error_of_others(centred / scale, wanted) for scale in scales]
 
 

@@ -564,7 +564,7 @@ def normal_ridges(
         weight = sample_weight * factors
         return EvidenceRidge(table, target, weight, shift, factor, are_labels=False, bounds=_NO_BOUNDS)
 
-    with np.errstate(all="ignore"), one_thread():
+    with np.errstate(all="ignore"), one_thread(n_rows, len(factor)):
         means = weighted(1.0)
         return None if means.ratio is None or not means.is_borne_out else [NormalRidge(means, weighted)]
 
@@ -593,7 +593,7 @@ def tells_rare_classes(
         return False
     if sparse.issparse(table) or min(n_rows, len(factor)) > _MOST:
         return False
-    with np.errstate(all="ignore"), one_thread():
+    with np.errstate(all="ignore"), one_thread(n_rows, len(factor)):
         ridge = EvidenceRidge(table, target, sample_weight, shift, factor, are_labels=True)
         return ridge.is_finite and ridge.tells_classes_by(_OF_RARE)
 
@@ -680,7 +680,7 @@ def noisy_ridge(
     has_exact = has_exact and size <= (_FEW_OF_SPARSE if is_sparse else _MOST)
     if not (has_exact or has_estimate):
         return None
-    with np.errstate(all="ignore"), one_thread():
+    with np.errstate(all="ignore"), one_thread(n_rows, len(factor)):
         ridge: EvidenceRidge | QuadratureRidge
         if has_exact:
             ridge = EvidenceRidge(

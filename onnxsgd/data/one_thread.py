@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,10 @@ __all__ = ["MOST_OF_ONE_THREAD", "one_thread", "sum_of_multiples"]
 
 #: Products of more numbers, 10,000, start threads of BLAS, which then wait for further ones for 0.1 s.
 MOST_OF_ONE_THREAD = 8192
+
+#: Factorisations of more rows and columns, 24, start such threads, and products of two tables above so many
+#: multiplications, if either has more than 16 columns: threads of OpenBLAS 0.3.30 took no time up to them.
+_FEW, _FEWEST, _MOST_MULTIPLICATIONS = 24, 16, 2**18
 
 #: Held while threads enter or leave the contexts; the number of those in one, and the end of the limit.
 _LOCK = threading.Lock()
@@ -32,16 +36,34 @@ def sum_of_multiples(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.add.reduce([numbers[part].dot(table[part]) for part in parts])
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread(*shape: int) -> AbstractContextManager[None]:
     """Return a context in which BLAS takes one thread of this process.
 
     Threads wait for each other at each step of a small factorisation: on a machine whose processors are busy
-    the eigenvalues of 200 columns take 227 ms with two threads and 3 ms with one. The context takes 10 us.
+    the eigenvalues of 200 columns take 227 ms with two threads and 3 ms with one. The context takes 10 us,
+    and the first one 8 ms where 250 libraries are loaded, as scikit-learn does.
 
     The limit is that of the process: where several fits are made at once, the first one sets it, and the last
     one restores it.
+
+    Parameters
+    ----------
+    *shape : int
+        The numbers of rows and columns of a table whose products with itself are factored: there is no limit
+        where they are so small that BLAS takes one thread in any case.
     """
+    return nullcontext() if shape and _starts_none(*shape) else _limited()
+
+
+def _starts_none(n_rows: int, n_columns: int) -> bool:
+    """Tell whether products and factorisations of such a table start no threads."""
+    least = min(n_rows, n_columns)
+    return least <= _FEWEST or (least <= _FEW and n_rows * n_columns * least <= _MOST_MULTIPLICATIONS)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Return the context with the limit."""
     global _inside
     with _LOCK:
         if _inside == 0:

@@ -7,8 +7,6 @@ the noise counts as all of the variance.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 
 from onnxsgd.data.one_thread import one_thread
@@ -39,8 +37,6 @@ _CLEAR = 2.0
 #: The least share of the largest variance that a direction has. Below, other directions lose the digits of
 #: float32 in P, which would no longer be positive.
 _LEAST = 5e-6
-#: The most columns whose products start no threads.
-_OF_ONE_THREAD = 16
 #: The ratio of variances below which directions are alike, as those that a penalty decides.
 _ALIKE = 2.0
 #: Added to what may be zero before a division.
@@ -94,7 +90,7 @@ def preconditioner(
     """
     if not 1 < len(scale) <= _MOST_COLUMNS or len(table) < 2 * _LEAST_ROWS:
         return None
-    with np.errstate(all="ignore"), one_thread() if len(scale) > _OF_ONE_THREAD else nullcontext():
+    with np.errstate(all="ignore"), one_thread(len(table), len(scale)):
         return _preconditioner(table, target, sample_weight, centre, scale, penalty)
 
 

@@ -256,7 +256,7 @@ class StartFinder:
         convert: Callable[[Tensors], Tensors],
     ) -> tuple[float, float]:
         """Return the same of a ridge regression that has coefficients."""
-        with one_thread():
+        with one_thread(len(self.sample_weight), state.tensors[noise.layer.weight, WEIGHT].size):
             if self.target is not None or not isinstance(ridge, EvidenceRidge):
                 # numbers: labels have no estimate
                 units = scales = ridge.deviations

@@ -3,9 +3,12 @@
 import threading
 
 import numpy as np
+import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.data import evidence, preconditioner
+from onnxsgd.data import one_thread as one_thread_module
 from onnxsgd.data.one_thread import one_thread
 
 
@@ -18,6 +21,27 @@ def test_one_thread():
         with one_thread():
             assert threads() == {1}
         assert threads() == {2}
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_limited"),
+    [((5000, 16), False), ((400, 24), False), ((24, 400), False), ((600, 24), True), ((30, 25), True)],
+)
+def test_small_matrices_need_no_limit(shape, is_limited):
+    """BLAS starts no threads for them."""
+    with threadpool_limits(2, user_api="blas"), one_thread(*shape):
+        assert threads() == ({1} if is_limited else {2})
+
+
+def test_a_small_fit_looks_for_no_libraries(monkeypatch):
+    """To find those that are loaded takes several times as long as the rest of the preparation."""
+    monkeypatch.setattr(one_thread_module, "_controller", None)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 20))
+    OnnxSGDRegressor(random_state=0).fit(X, X[:, 0] + rng.normal(size=200))
+    OnnxSGDClassifier(random_state=0).fit(X[:60, :10], X[:60, 0] > 0)
+    with pytest.raises(TypeError, match="NoneType"):
+        OnnxSGDRegressor(random_state=0).fit(rng.normal(size=(200, 40)), X[:, 0])
 
 
 def test_contexts_of_several_threads_end_in_any_order():

@@ -189,7 +189,7 @@ class _BlockAdam:
             # the multiples of the centre, and its products with tables and multiples together
             self._of_weight: Any = 0.0
             self._of_moment: Any = 0.0
-            self._mean_of_weight, self._mean_of_moment = self._along_centre()
+            self._mean_of_weight, self._mean_of_moment = self._means(self._centre)
         if LOG_FACTOR in self._states:
             self._moment_square = self._inner(self._moment, self._moment)
         if self._pulls:
@@ -197,9 +197,9 @@ class _BlockAdam:
             self._with_moment, self._with_itself = self._in_common(self._moment, self._weight)
         self._has_sums = True
 
-    def _along_centre(self) -> tuple[Any, Any]:
+    def _means(self, centre: np.ndarray) -> tuple[Any, Any]:
         """Return the products of the centre and the tables of weight and moment."""
-        return _along(self._centre, self._weight), _along(self._centre, self._moment)
+        return _along(centre, self._weight), _along(centre, self._moment)
 
     def update(self, number: int, rows: SparseRows, gradient: np.ndarray) -> None:
         """Make one update by the gradient of the last product of a batch."""
@@ -563,10 +563,10 @@ class SparseBlockAdam(_BlockAdam):
         self._fold()
         super().end()
 
-    def _along_centre(self) -> tuple[Any, Any]:
+    def _means(self, centre: np.ndarray) -> tuple[Any, Any]:
         if len(self._tables) == 2:
-            return super()._along_centre()
-        along = _along(self._centre, self._tables[0])
+            return super()._means(centre)
+        along = _along(centre, self._tables[0])
         n_half = along.shape[1] // 2
         return along[:, :n_half], along[:, n_half:]
 
