@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 from scipy import sparse
-from scipy.special import expit, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from onnxsgd._cached_property import cached_property
@@ -57,9 +56,7 @@ from onnxsgd.graph.reading.first_layers import FirstLayer, columns_of
 from onnxsgd.graph.reading.rectified_layers import RectifiedLayer
 from onnxsgd.learner.learner import Parts
 from onnxsgd.losses import (
-    CrossEntropy,
     FromCallable,
-    LogLoss,
     SquaredEpsilonInsensitive,
     SquaredError,
 )
@@ -82,6 +79,7 @@ from onnxsgd.training.sparse_runners import (
 )
 from onnxsgd.training.start import ENOUGH_ROWS, NoiseFinder, best_constant
 from onnxsgd.training.state import TARGET, FitState, rate_scales, slows_intercept
+from onnxsgd.training.surprise import find_surprise
 from onnxsgd.training.used_columns import UsedColumns, used_columns
 
 __all__ = ["Program", "make_program"]
@@ -366,30 +364,9 @@ class Program:
         return sample_losses(self.plan.loss, target, raw, self.parts.split.tail)
 
     def surprise(self, batches: Batches) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the loss of each sample less the one that a right model has, from raw predictions.
-
-        Probabilities of classes tell their expected loss: it is linear in the targets, so that probabilities
-        as targets have it. Of squared errors it is the loss of the predictions after the best scale and
-        shift. None: the loss is another one.
-        """
-        target, loss = as_array(batches.target), self.plan.loss
-        if type(loss) not in (LogLoss, CrossEntropy, SquaredError) or target.ndim != 2:
-            return None
-
-        def surprise(raw: np.ndarray) -> np.ndarray:
-            if loss.probabilities is None:
-                weight = batches.sample_weight.astype(np.float64)
-                right = self.sample_losses(target, _fitted(raw, target, weight).astype(raw.dtype))
-            else:
-                expected = expit(raw) if loss.probabilities == "sigmoid" else softmax(raw, axis=1)
-                if loss.probabilities == "softmax":
-                    # a row of zeros is ignored
-                    expected *= target.sum(axis=1, keepdims=True)
-                right = self.sample_losses(expected.astype(target.dtype, copy=False), raw)
-            found: np.ndarray = self.sample_losses(target, raw) - right
-            return found
-
-        return surprise
+        """Return the loss of each sample beyond that of a right model: :func:`~.surprise.find_surprise`."""
+        target, weight = as_array(batches.target), batches.sample_weight
+        return find_surprise(self.plan.loss, self.sample_losses, target, weight)
 
     def best_constant(self, batches: Batches, unit: np.ndarray | None = None) -> np.ndarray:
         """Return the raw predictions of the best constant; see :func:`~.start.best_constant`."""
@@ -886,15 +863,6 @@ def make_program(plan: FitPlan, features: Features) -> Program:
             plan.programs[kind] = program
     _report(program, features)
     return program
-
-
-def _fitted(raw: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return raw predictions after the scale and the shift of the least squares of each column."""
-    share = weight / weight.sum()
-    centred = raw - share @ raw
-    spread = np.maximum(share @ (centred * centred), np.finfo(np.float64).tiny)
-    fitted: np.ndarray = share @ target + centred * (share @ (centred * target) / spread)
-    return fitted
 
 
 def _kind(features: Features) -> Hashable:
