@@ -97,6 +97,8 @@ class Descent:
         before them by this many times the gain that counts.
     is_cut_last : bool
         Whether the decay begins with the cut of a rate that grew, as larger rates gain no more.
+    looks_ahead : bool
+        Whether several windows may be made before the next decision.
     decays_in_window : bool
         Whether the last of one or two windows is a decay; more windows end with one in any case.
 
@@ -127,6 +129,7 @@ class Descent:
     trend: float = math.inf
     level: float = -math.inf
     is_cut_last: bool = False
+    looks_ahead: bool = True
     decays_in_window: bool = False
     best: float = field(init=False)
     has_converged: bool = field(default=False, init=False)
@@ -203,7 +206,7 @@ class Descent:
         if self._decay is None:
             if self.is_guess:
                 return self._n_before + _GROWING
-            if self._n_done == 0 or self.tol is None or self.level > -math.inf:
+            if self._n_done == 0 or self.tol is None or self.level > -math.inf or not self.looks_ahead:
                 return 1
             at_once = _AT_ONCE // self.n_updates if self.patience == 1 else self.patience - self._n_idle
             wanted = _GROWING if self._may_grow else at_once
@@ -215,7 +218,9 @@ class Descent:
     @property
     def is_guess(self) -> bool:
         """True if the next windows are made on the guess that the rate grows until the next decision."""
-        if not (self.guesses and (self._n_done == 0 or self._is_sure) and self._may_grow):
+        if not (
+            self.guesses and self.looks_ahead and (self._n_done == 0 or self._is_sure) and self._may_grow
+        ):
             return False
         if self.tol is None or self._decay is not None or not (self.unit > 0 and math.isfinite(self.best)):
             return False

@@ -188,6 +188,15 @@ def test_short_windows_that_hardly_gain_are_made_together():
         assert descent.n_ahead == n_ahead
 
 
+def test_decisions_after_each_window():
+    """Whatever the losses are, but for a decay, which needs no decision."""
+    descent, ahead = control(n_updates=16, looks_ahead=False), []
+    for loss in (0.5, 0.3, 0.2999, 0.2990, 0.29895, 0.2989):
+        descent.judge(loss)
+        ahead.append(descent.n_ahead)
+    assert ahead == [1, 1, 1, 1, 1, 6]
+
+
 def test_the_first_windows_are_made_together_on_a_guess():
     """Their rates are those that single ones lead to if the first one gains much."""
     alone, together = control(n_updates=16), control(n_updates=16, guesses=True)
@@ -237,6 +246,7 @@ def test_a_guess_is_wrong_unless_the_first_window_gains_much():
         {"tol": None},
         {"start": math.inf},
         {"guesses": False},
+        {"looks_ahead": False},
     ],
 )
 def test_there_is_no_guess_where_a_decision_may_differ(more):

@@ -68,6 +68,22 @@ class Problem:
         return self.rule.after_epochs([to**2 if loss is None else loss], score)
 
 
+@pytest.mark.parametrize(
+    ("given", "n_epochs"),
+    [
+        ({"n_hinges": 10}, 1),
+        ({"n_hinges": 1}, 1),
+        ({"n_hinges": 10, "n_batches": 15}, 2),
+        ({"n_hinges": 10, "is_sparse": False}, 2),
+        ({}, 2),
+    ],
+)
+def test_hinges_on_sparse_data_have_a_decision_after_each_long_window(given, n_epochs):
+    problem = Problem(**{"n_batches": 16, "n_rows": 5000, "is_sparse": True, "is_linear": True} | given)
+    problem.move(0.5)
+    assert problem.rule.n_epochs == n_epochs
+
+
 def test_weights_before_a_bad_window_are_restored():
     problem = Problem(n_batches=40)
     problem.move(0.5)
