@@ -29,7 +29,7 @@ class Problem:
         self, start=1.0, n_batches=32, score=None, begins=True, share=1.0, is_model=True,
         is_linear=True, put_back=None, is_regression=False, is_other=False, is_sparse=False,
         level=-math.inf, length=math.inf, n_rows=1000, has_margins=False,
-        n_hinges=0, most_share=1.0, has_rare_classes=False, **stopping
+        n_hinges=0, has_scale=True, most_share=1.0, has_rare_classes=False, **stopping
     ):  # fmt: skip
         self.state = FitState({KEY: np.array(start)}, eta=0.05, random_state=np.random.RandomState(0))
         self.loaded = []
@@ -46,6 +46,7 @@ class Problem:
                 is_regression=is_regression,
                 has_margins=has_margins,
                 n_hinges=n_hinges,
+                has_scale=has_scale,
                 most_share=most_share,
                 tells_rare_classes=lambda: has_rare_classes,
             ),
@@ -398,6 +399,7 @@ def test_a_level_is_reached_in_40_updates_or_in_a_window_at_least(n_batches, n_u
         ("hinge", 4096, 3, 0.25, False), ("hinge", 4096, 3, 0.3, True),
         ("hinges", 4095, 2, 0.25, False), ("hinges", 4095, 2, 0.3, True),
         ("hinges", 4096, 3, 0.25, False), ("hinges", 4096, 3, 0.3, True),
+        ("perceptron", 4095, 2, 0.25, False), ("perceptron", 4096, 3, 0.3, True),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("n_batches", [8, 40])
@@ -406,19 +408,20 @@ def test_a_sparse_classifier_trains_on_after_a_decay_that_gains_much(
 ):
     """In its last window 150 times `tol`, as a share of the loss there, 80 times a loss of margins.
 
-    Of many rows 100 times; hinges 400 times. Windows without gain of many rows have half of
-    the epochs of `n_iter_no_change`, in place of a fifth.
+    Of many rows 100 times; hinges 400 times. Windows without gain of many rows have half of the epochs of
+    `n_iter_no_change`, in place of a fifth. The decay has four windows, six of other losses of margins.
     """
     problem = Problem(
         n_batches=n_batches, is_sparse=True, n_rows=n_rows, n_iter_no_change=5,
-        has_margins=kind != "likelihood", n_hinges={"hinge": 1, "hinges": 3}.get(kind, 0),
+        has_margins=kind != "likelihood", has_scale=kind != "perceptron",
+        n_hinges={"hinge": 1, "hinges": 3, "perceptron": 1}.get(kind, 0),
     )  # fmt: skip
     n_windows = 0
     while not problem.rule._descent.is_decaying:
         problem.move(1.0)
         n_windows += 1
     n_epochs = problem.rule.n_epochs
-    assert (n_windows, n_epochs) == (most_idle, 6)
+    assert (n_windows, n_epochs) == (most_idle, 6 if kind in ("margins", "perceptron") else 4)
     loss = 1.0
     for number in range(n_epochs):
         loss *= 1.0 - gain if number == n_epochs - 1 else 1.0
