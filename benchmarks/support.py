@@ -239,6 +239,36 @@ def rare_classes() -> Iterator[Data]:
         yield means[labels] + rng.normal(size=(len(labels), n_columns)), labels
 
 
+def _narrow(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return columns that share factors, and what lies in a direction of small variance beside these."""
+    rng = np.random.default_rng(3300 + number)
+    n_rows, n_columns, n_factors = [(200, 60, 10), (300, 100, 5), (600, 150, 20), (900, 250, 20)][number % 4]
+    loadings, along = rng.normal(size=(n_factors, n_columns)), rng.normal(size=n_columns)
+    along -= along @ np.linalg.pinv(loadings) @ loadings
+    wanted = rng.normal(size=n_rows)
+    table = rng.normal(size=(n_rows, n_factors)) @ loadings + 0.1 * rng.normal(size=(n_rows, n_columns))
+    size = [0.5, 1.0, 2.0][number // 4]
+    return table + size * np.outer(wanted, along / np.linalg.norm(along)), wanted
+
+
+def narrow_targets() -> Iterator[Data]:
+    """Yield 12 sets of 200 to 900 rows, whose targets lie in directions of small variance, with noise."""
+    for number in range(12):
+        table, wanted = _narrow(number)
+        noise = np.random.default_rng(number).normal(size=len(wanted))
+        yield table, wanted + [0.1, 0.3, 1.0][number % 3] * noise
+
+
+def narrow_classes() -> Iterator[Data]:
+    """Yield 12 sets of the same as 2 or 3 classes, of which a twentieth is wrong."""
+    for number in range(12):
+        table, wanted = _narrow(number)
+        rng, n_classes = np.random.default_rng(number), 2 + number % 2
+        labels = np.digitize(wanted, np.quantile(wanted, np.arange(1, n_classes) / n_classes))
+        is_wrong = rng.random(len(labels)) < 0.05
+        yield table, np.where(is_wrong, rng.integers(0, n_classes, len(labels)), labels)
+
+
 class Family(NamedTuple):
     """Data sets of one kind.
 
@@ -269,6 +299,8 @@ FAMILIES = {
     "noisy classes": Family(noisy_classes, are_labels=True),
     "rare classes": Family(rare_classes, are_labels=True),
     "large noisy targets": Family(large_targets),
+    "narrow targets": Family(narrow_targets),
+    "narrow classes": Family(narrow_classes, are_labels=True),
     "sparse noisy targets": Family(sparse_targets, is_sparse=True),
     "robust, huber": Family(robust_targets, loss="huber"),
     "robust, epsilon_insensitive": Family(robust_targets, loss="epsilon_insensitive"),

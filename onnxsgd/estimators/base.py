@@ -252,9 +252,11 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             self._balance(None if batches is None else batches.y)
             plan = self._make_plan(recipe)
             self.n_iter_ = 0
-            callbacks = FitCallbacks(self, self.max_iter, X, y, sample_weight)
+            # numbers of numpy have a largest value, which products exceed
+            max_iter, n_idle = int(self.max_iter), int(self.n_iter_no_change)
+            callbacks = FitCallbacks(self, max_iter, X, y, sample_weight)
             callbacks.fit_begins()
-            stopping = Stopping(self.max_iter, self.tol, self.n_iter_no_change, bool(self.early_stopping))
+            stopping = Stopping(max_iter, self.tol, n_idle, bool(self.early_stopping))
             observers = self._observers(stopping, callbacks)
             if source is None:
                 self._train(
@@ -584,7 +586,7 @@ class BaseOnnxSGD(CallbackSupportMixin, SequenceTraining):
             engine=engine,
             device=device,
             n_outputs=self._n_outputs,
-            batch_size=self.batch_size or DENSE_ROWS,
+            batch_size=int(self.batch_size or DENSE_ROWS),
             is_batch_named=self.batch_size is not None or n_accumulated > 1,
             n_threads=self.n_threads,
             # the outputs of samples of several lengths are those of no layer

@@ -117,8 +117,9 @@ class BatchTraining(ModelBeforeFit):
                 "sample_weight goes with data as a whole: batches have their own, (X, y, sample_weight)."
             )
         return BatchSource(
-            cast("Iterable[object]", X), self.steps_per_epoch, self.batch_size,
-            self.gradient_accumulation_steps,
+            cast("Iterable[object]", X), self.steps_per_epoch,
+            None if self.batch_size is None else int(self.batch_size),
+            int(self.gradient_accumulation_steps),
         )  # fmt: skip
 
     def _read_first_batch(self, source: BatchSource, resuming: bool) -> Samples:
@@ -176,8 +177,8 @@ class BatchTraining(ModelBeforeFit):
         if source.n_batches is not None:
             n_parts = -(-source.n_batches // source.n_joined)
             is_one = source.is_cut or self.batch_size is None
-            state.epoch_updates = n_parts * (1 if is_one else -(-n_first // (self.batch_size or 1)))
-            state.n_updates = self.max_iter * state.epoch_updates
+            state.epoch_updates = n_parts * (1 if is_one else -(-n_first // int(self.batch_size or 1)))
+            state.n_updates = int(self.max_iter) * state.epoch_updates
         recipe.for_updates(state.n_updates, state.epoch_updates)
 
     def _train_on_batches(
@@ -195,7 +196,7 @@ class BatchTraining(ModelBeforeFit):
         from onnxsgd.training.program import make_program
 
         state = self._state
-        size = self.batch_size or (DENSE_ROWS if source.is_cut else None)
+        size = int(self.batch_size or 0) or (DENSE_ROWS if source.is_cut else None)
         # a mean also over the only sample of a batch
         plan = replace(
             plan, batch_size=size or max(2, n_first), is_exact=True,

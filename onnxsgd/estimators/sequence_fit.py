@@ -53,7 +53,7 @@ class SequenceTraining(BatchTraining):
             sequences = sequences if fill is not None else sequences.ungrouped()
         rows = np.empty(len(target))
         weight = None if sample_weight is None else check_sample_weight(sample_weight, rows)
-        n_rows = (self.batch_size or DENSE_ROWS) * self.gradient_accumulation_steps
+        n_rows = int(self.batch_size or DENSE_ROWS) * int(self.gradient_accumulation_steps)
         batches = SequenceBatches(sequences, target, weight, n_rows, fill=fill)
         return batches if weight is None or weight.all() else batches.take(np.flatnonzero(weight))
 

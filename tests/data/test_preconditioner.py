@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import linalg
 
+from onnxsgd import OnnxSGDClassifier, OnnxSGDRegressor
 from onnxsgd.data.preconditioner import preconditioner
 
 N, D = 600, 12
@@ -151,3 +152,69 @@ def test_a_constant_target_tells_nothing(number):
     both = found(SUMS, np.c_[target, np.full(N, number)], weight)
     np.testing.assert_allclose(both, found(SUMS, target, weight), rtol=1e-9)
     assert found(SUMS, np.full(N, number), weight) is None
+
+
+def narrow(n_rows, n_columns=60, n_factors=8, size=0.5, seed=0):
+    """Columns that share factors, and what lies in a direction of small variance beside these."""
+    rng = np.random.default_rng(seed)
+    loadings, along = rng.normal(size=(n_factors, n_columns)), rng.normal(size=n_columns)
+    along -= along @ np.linalg.pinv(loadings) @ loadings
+    factors, wanted = rng.normal(size=(n_rows, n_factors)), rng.normal(size=n_rows)
+    table = factors @ loadings + 0.1 * rng.normal(size=(n_rows, n_columns))
+    return table + size * np.outer(wanted, along / np.linalg.norm(along)), wanted, factors
+
+
+def ridge_of_evidence(table, target):
+    """The eigenvalues, the directions and n t of the ridge regression with p = 1, from rows by rows."""
+    standard = (table - table.mean(axis=0)) / table.std(axis=0)
+    wanted = (target - target.mean()) / target.std()
+    variances, directions = linalg.eigh(standard.T @ standard / len(table))
+    logs = []
+    sizes = np.logspace(-4, 4, 33)
+    for size in sizes:
+        # the rows are normal with this covariance, in units of the noise, but for their mean
+        covariance = np.eye(len(table)) + size / len(table) * standard @ standard.T / variances.mean()
+        misfit = wanted @ linalg.solve(covariance, wanted, assume_a="pos") / len(table)
+        logs.append(-0.5 * np.linalg.slogdet(covariance)[1] - 0.5 * (len(table) - 1) * np.log(misfit))
+    return variances, directions, sizes[int(np.argmax(logs))]
+
+
+def test_directions_that_descent_reaches_late_have_the_speeds_of_a_ridge_regression():
+    """With two rows for each column, and the target in the direction of small variance."""
+    table, wanted, _ = narrow(130)
+    target = wanted + 0.1 * np.random.default_rng(1).normal(size=130)
+    variances, directions, size = ridge_of_evidence(table, target)
+    shares = size * variances / variances.mean() / (1 + size * variances / variances.mean())
+    assert shares.min() < 0.9 < shares.max()
+    expected = directions @ np.diag(shares / variances) @ directions.T
+    expected *= len(variances) / shares.sum()
+    np.testing.assert_allclose(found(table, target), expected, rtol=1e-6, atol=1e-8 * abs(expected).max())
+
+
+@pytest.mark.parametrize("n_rows", [130, 400])
+def test_descent_is_not_late_for_factors_nor_for_noise(n_rows):
+    table, wanted, factors = narrow(n_rows)
+    rng = np.random.default_rng(1)
+    assert found(table, wanted + 0.1 * rng.normal(size=n_rows)) is not None
+    assert found(table, factors @ rng.normal(size=8) + rng.normal(size=n_rows)) is None
+    assert found(table, rng.normal(size=n_rows)) is None
+
+
+def test_a_few_rows_beside_the_directions_tell_the_noise():
+    for n_rows, is_told in ((60 + 15, False), (60 + 30, True)):
+        table, wanted, _ = narrow(n_rows)
+        assert (found(table, wanted) is not None) == is_told
+
+
+@pytest.mark.parametrize("n_rows", [400, 600])
+def test_default_fits_learn_directions_of_small_variance(n_rows):
+    """Of 150 columns that share 20 factors; training ended at the accuracy of a constant before."""
+    table, wanted, _ = narrow(n_rows + 500, 150, 20)
+    rows, rest = slice(n_rows), slice(n_rows, None)
+    noise = 0.1 * np.random.default_rng(1).normal(size=len(wanted))
+    scaled = (table - table[rows].mean(axis=0)) / table[rows].std(axis=0)
+    for loss in ("log_loss", "hinge"):
+        classifier = OnnxSGDClassifier(loss=loss, random_state=0).fit(scaled[rows], wanted[rows] > 0)
+        assert classifier.score(scaled[rest], wanted[rest] > 0) > 0.85
+    regressor = OnnxSGDRegressor(random_state=0).fit(scaled[rows], (wanted + noise)[rows])
+    assert regressor.score(scaled[rest], (wanted + noise)[rest]) > 0.85

@@ -905,3 +905,19 @@ def test_the_prediction_for_a_row_has_the_same_bits_among_any_others(kind, n_col
         for start in range(0, 20, 3):
             part = slice(start, start + n_rows)
             np.testing.assert_array_equal(predict(X[part]), expected[part])
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.int64, np.uint64])
+@pytest.mark.parametrize("rate", ["auto", "constant"])
+@pytest.mark.parametrize("estimator", [OnnxSGDRegressor, OnnxSGDClassifier])
+def test_integers_of_numpy_are_those_of_python(estimator, rate, kind):
+    """They have a largest value, which numbers of rows and updates exceed."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6))
+    y = (X[:, 0] > 0).astype(int)
+    fits = []
+    for number in (int, kind):
+        given = {"batch_size": number(5), "max_iter": number(7), "n_iter_no_change": number(2)}
+        learner = estimator(**given, learning_rate=rate, random_state=0).fit(X, y)
+        fits.append((learner.coef_, learner.partial_fit(X, y).coef_))
+    np.testing.assert_array_equal(fits[0], fits[1])
