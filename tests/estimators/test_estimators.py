@@ -907,6 +907,7 @@ def test_the_prediction_for_a_row_has_the_same_bits_among_any_others(kind, n_col
             np.testing.assert_array_equal(predict(X[part]), expected[part])
 
 
+@pytest.mark.filterwarnings("ignore:Maximum number of iteration")
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.int64, np.uint64])
 @pytest.mark.parametrize("rate", ["auto", "constant"])
 @pytest.mark.parametrize("estimator", [OnnxSGDRegressor, OnnxSGDClassifier])
