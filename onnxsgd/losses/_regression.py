@@ -118,7 +118,7 @@ class Huber(Loss):
     Parameters
     ----------
     epsilon : float, default=0.1
-        The residual above which the loss is linear, in the unit of y, > 0.
+        The residual above which the loss is linear, in the unit of y, > 0, at most 1e18.
 
     References
     ----------
@@ -128,7 +128,8 @@ class Huber(Loss):
     epsilon: float = 0.1
 
     def __post_init__(self) -> None:
-        set_number(self, "epsilon", lambda epsilon: epsilon > 0, "a number > 0")
+        # its square is a number of float32
+        set_number(self, "epsilon", lambda epsilon: 0 < epsilon <= 1e18, "a number > 0, at most 1e18")
 
     def value(self, op: Builder, y_true: ir.Value, raw_prediction: ir.Value) -> ir.Value:
         residual = op.Sub(raw_prediction, y_true)

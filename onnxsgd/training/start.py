@@ -30,6 +30,10 @@ __all__ = [
 LEAST_SHARE = LEAST_FACTOR
 #: The fewest rows of a part of a stream whose loss is compared with a constant's.
 ENOUGH_ROWS = 32
+#: The fewest that tell a given linear model for data of another level or unit: so many times the variance of
+#: its predictions is that of the target, its loss of labels that without knowledge, or the mean of its errors
+#: their deviation.
+_FEW_ROWS, _FAR_OF_VARIANCE, _FAR_OF_LABELS, _FAR_OF_MEAN = 8, 1000.0, 30.0, 5.0
 #: The standard errors by which the loss of a part exceeds that of a fit if the data have changed; the rows of
 #: which the worst one is left out. Regressions with a third of the noise for signal, continued on the same
 #: data, have R2 0.07 with them and -0.01 without.
@@ -333,11 +337,12 @@ class StartFinder:
     ) -> float:
         """Return the share of the rate for the first part of a stream, or of one that begins anew.
 
-        Given weights of a linear model are kept in the first part. Those of a network that are worse than the
-        best constant, or of any model because the data changed, are replaced as in :meth:`find`. Parts of few
-        rows do not tell good weights from bad ones: the share is small. So is that of a given linear model,
-        which may be the best for its rows, unless it is much worse than the constant, or has other losses
-        than a right model.
+        Given weights of a linear model are kept in the first part, unless they are for columns, or a target,
+        of another unit or level: predictions are then scaled and shifted, or shifted. Those of a network that
+        are worse than the best constant, or of any model because the data changed, are replaced as in
+        :meth:`find`. Parts of few rows do not tell good weights from bad ones: the share is small. So is that
+        of a given linear model, which may be the best for its rows, unless it is much worse than the
+        constant, or has other losses than a right model.
 
         Parameters
         ----------
@@ -352,12 +357,19 @@ class StartFinder:
         if self._is_constant(state.tensors):
             self._at_constant(state)
             return 1.0
-        if len(self.sample_weight) < ENOUGH_ROWS:
-            return _OF_FEW_SPARSE if is_sparse and self.is_linear and state.t == 0 else LEAST_SHARE
+        n_rows, is_given_linear = len(self.sample_weight), self.is_linear and state.t == 0
+        share_of_few = _OF_FEW_SPARSE if is_sparse and is_given_linear else LEAST_SHARE
+        if n_rows < (_FEW_ROWS if is_given_linear else ENOUGH_ROWS):
+            return share_of_few
         best, constant = self._judge(state)
+        moved = self._moved(state, best, constant) if is_given_linear and constant is not None else None
+        if moved is not None:
+            best, state.tensors = moved
+        elif n_rows < ENOUGH_ROWS:
+            return share_of_few
         if state.t and constant is None:
             return LEAST_SHARE
-        may_replace = state.t > 0 or not self.is_linear
+        may_replace = not is_given_linear
         if constant is not None and may_replace and not best.total <= constant.total:
             best, state.tensors = self._replace(state, state.tensors, best, constant)
         # the square: the rate of a stream grows again where gradients agree
@@ -365,6 +377,34 @@ class StartFinder:
         if state.t == 0 and self.is_linear and not is_sparse and constant is not None:
             share = min(share, self._share_of_given(state, best, constant, surprise))
         return max(LEAST_SHARE, share)
+
+    def _moved(
+        self, state: FitState, given: Objective, constant: Objective
+    ) -> tuple[Objective, Tensors] | None:
+        """Return a given linear model for data of another unit or level; None: it is for these.
+
+        Predictions that vary far more than the target are replaced as in :meth:`find`, and so are scores with
+        a loss far beyond that of zeros. Others are shifted, if their errors are mostly one number.
+        """
+        n_rows, tensors = len(self.sample_weight), state.tensors
+        if self.target is None:
+            unknown = self._evaluate(state, self._with_last_layer(tensors, 0.0, -np.array(self.layer.offset)))
+            state.tensors = tensors
+            is_far = self.unit is None and not given.loss <= _FAR_OF_LABELS * unknown.loss
+            return self._replace(state, tensors, given, constant) if is_far else None
+        raw = np.asarray(self.raw_predictions(state.weights()), np.float64).reshape(n_rows, -1)
+        if raw.shape != self.target.shape:
+            return None
+        share = self.sample_weight.astype(np.float64) / self.sample_weight.sum()
+        with np.errstate(all="ignore"):
+            errors = self.target - raw
+            mean = share @ errors
+            if not _variance(share, raw) <= _FAR_OF_VARIANCE * _variance(share, self.target):
+                return self._replace(state, tensors, given, constant)
+            if not (mean * mean).sum() <= _FAR_OF_MEAN**2 * _variance(share, errors):
+                shifted = self._with_last_layer(tensors, 1.0, mean)
+                return self._evaluate(state, shifted), shifted
+        return None
 
     def _share_of_given(
         self,
@@ -558,6 +598,11 @@ class StartFinder:
                 missing[part.outputs] -= added[part.channels] * part.factors
             changed[part.name, WEIGHT] = weight.astype(tensors[part.name, WEIGHT].dtype)
         return changed
+
+
+def _variance(share: np.ndarray, table: np.ndarray) -> float:
+    """Return the variance of all columns of a table together, whose rows have these shares."""
+    return float(share @ ((table - share @ table) ** 2).sum(axis=1))
 
 
 def _total(pair: tuple[Objective, Tensors]) -> float:

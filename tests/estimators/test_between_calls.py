@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -282,3 +282,47 @@ def test_estimators_inside_a_model_are_compared_at_each_call():
     del own[1].more
     assert model.partial_fit(X, Y).t_ > 0
     assert "_seen_graph" not in from_small_form(model.__getstate__())
+
+
+def _stream(learner, X, y, n_rows):
+    for first in range(0, len(X) - 400, n_rows):
+        rows = slice(first, first + n_rows)
+        learner.partial_fit(X[rows], y[rows])
+    return learner.score(X[-400:], y[-400:])
+
+
+@pytest.mark.parametrize("n_rows", [10, 100])
+@pytest.mark.parametrize(
+    ("factor", "level", "unit", "mean"),
+    [(1, 0, 1, 1e4), (1, 0, 1e-3, 0), (1, 1000, 1, 0), (100, 0, 1, 0), (np.r_[1000, np.ones(5)], 0, 1, 0)],
+    ids=["level of the target", "its unit", "level of columns", "their unit", "unit of one"],
+)
+def test_a_given_linear_model_gets_the_unit_and_the_level_of_the_first_call(factor, level, unit, mean, n_rows):
+    """R2 was -25 to -6e6 after 1,000 rows; other models, and these after `fit`, have 0.99."""
+    rng = np.random.default_rng(0)
+    X, coef = rng.normal(size=(1700, 6)), rng.normal(size=6)
+    y = X @ coef + 0.2 * rng.normal(size=1700)
+    ridge = Ridge().fit(X[:300], y[:300])
+    learner = OnnxSGDRegressor(ridge, random_state=0)
+    assert _stream(learner, X[300:] * factor + level, unit * y[300:] + mean, n_rows) > 0.97
+    labels = np.digitize(y, [-1.5, 1.5])
+    logistic = LogisticRegression().fit(X[:300], labels[:300])
+    learner = OnnxSGDClassifier(logistic, random_state=0)
+    assert _stream(learner, X[300:] * factor + level, labels[300:], n_rows) > 0.8
+
+
+@pytest.mark.parametrize("n_rows", [10, 40])
+def test_a_first_call_of_similar_rows_keeps_a_given_linear_model(n_rows):
+    """Targets that are nearly equal, and labels of one class, are no other level or unit."""
+    rng = np.random.default_rng(0)
+    X, coef = rng.normal(size=(2000, 6)), rng.normal(size=6)
+    y = X @ coef + 0.2 * rng.normal(size=2000)
+    ridge = Ridge().fit(X[:300], y[:300])
+    near = 300 + np.argsort(np.abs(y[300:1300] - 1.0))[:n_rows]
+    learner = OnnxSGDRegressor(ridge, random_state=0).partial_fit(X[near], y[near])
+    assert learner.score(X[1300:], y[1300:]) > 0.95
+    labels = np.digitize(y, [-1.5, 1.5])
+    logistic = LogisticRegression().fit(X[:300], labels[:300])
+    first = 300 + np.flatnonzero(labels[300:] == 2)[:n_rows]
+    learner = OnnxSGDClassifier(logistic, random_state=0).partial_fit(X[first], labels[first])
+    assert learner.score(X[1300:], labels[1300:]) > 0.9
