@@ -444,7 +444,11 @@ def test_same_formulas_as_sklearn_losses(name):
             r"epsilon=0 is not accepted: it must be a number > 0",
         ),
         (lambda: losses.Huber(epsilon=float("inf")), ParameterError, r"epsilon=inf"),
-        (lambda: losses.Huber(epsilon=1e160), ParameterError, r"epsilon=1e\+160 .* a number > 0, at most 1e18"),
+        (
+            lambda: losses.Huber(epsilon=1e160),
+            ParameterError,
+            r"epsilon=1e\+160 .* a number > 0, at most 1e18",
+        ),
         (lambda: losses.Huber(epsilon=float("nan")), ParameterError, r"epsilon=nan"),
         (lambda: losses.Huber(epsilon="0.1"), ParameterTypeError, r"epsilon='0.1'"),
         (lambda: losses.EpsilonInsensitive(epsilon=-1), ParameterError, r"epsilon=-1 .* >= 0"),

@@ -31,6 +31,10 @@ _GROWING = 2
 #: The updates of windows that are made at once where each of them could begin the decay: a call takes as long
 #: as some 24 updates.
 _AT_ONCE = 24
+#: The share of the best loss by which windows without gain exceed it, all of them, if the rate is too large.
+#: 344 counts of real tables, scaled, 3 splits each: the explained deviance is higher by 0.0028 than without,
+#: for one by 0.46, and lower by 0.026 at most; with 0.01 and 0.03 by 0.0024 and 0.0019.
+_RISEN = 0.001
 #: The fewest windows whose mean loss is compared with that of others.
 _TREND = 3
 #: The share of the windows so far that the decay has.
@@ -97,6 +101,9 @@ class Descent:
         before them by this many times the gain that counts.
     is_cut_last : bool
         Whether the decay begins with the cut of a rate that grew, as larger rates gain no more.
+    may_rise : bool
+        Whether the loss may rise slowly at too large a rate: windows without gain that all exceed the best
+        loss are undone then, in place of a decay.
     looks_ahead : bool
         Whether several windows may be made before the next decision.
     decays_in_window : bool
@@ -129,6 +136,7 @@ class Descent:
     trend: float = math.inf
     level: float = -math.inf
     is_cut_last: bool = False
+    may_rise: bool = False
     looks_ahead: bool = True
     decays_in_window: bool = False
     best: float = field(init=False)
@@ -298,6 +306,10 @@ class Descent:
             self._base = max(self._base, min(_GROWTH * self._base, self.most))
         self._recent = [*self._recent, loss][-2 * self._of_trend :]
         self._count_idle(loss)
+        if is_last and self._has_risen:
+            self._recent, self._n_idle = [], 0
+            self._cut(loss)
+            return Verdict.UNDONE
         self._advance(loss, is_last=is_last)
         self._last = loss
         if self.is_at_level:
@@ -354,6 +366,14 @@ class Descent:
     def _of_trend(self) -> int:
         """The windows whose mean loss is compared with that of as many before them."""
         return max(_TREND, self.patience)
+
+    @property
+    def _has_risen(self) -> bool:
+        """True if the windows without gain that would begin a decay are all worse than the best one."""
+        if not self.may_rise or self._decay is not None or self._n_idle < self.patience:
+            return False
+        idle = self._recent[-self.patience :]
+        return len(idle) == self.patience and min(idle) > self.best + _RISEN * abs(self.best)
 
     @property
     def _still_falls(self) -> bool:

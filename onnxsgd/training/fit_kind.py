@@ -149,6 +149,8 @@ class FitKind:
         Whether each epoch has an order of its own; the losses of a fixed order may grow for a while.
     has_margins : bool
         Whether the loss of a classifier is one of margins, not the likelihood of classes.
+    is_exponential : bool
+        Whether predictions are exponentials of scores: at too large a rate the loss may rise slowly.
     n_hinges : int
         The hinge losses of a sample, whose gradients do not vanish near the margin; 0: another loss.
     has_scale : bool
@@ -170,6 +172,7 @@ class FitKind:
     is_regression: bool = False
     is_shuffled: bool = True
     has_margins: bool = False
+    is_exponential: bool = False
     n_hinges: int = 0
     has_scale: bool = True
     most_share: float = 1.0
@@ -213,6 +216,7 @@ class FitKind:
             "is_cut_last": gains.is_cut_last,
             "looks_ahead": not (self.is_sparse and self.n_hinges and length * self.n_batches >= _LONG_WINDOW),
             "is_open": self.is_open,
+            "may_rise": self.is_linear and self.is_exponential,
             "sure": math.inf if self.is_regression else _SURE,
             "trend": _TREND if is_dense_regressor else math.inf,
         }

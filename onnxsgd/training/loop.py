@@ -272,7 +272,8 @@ def _make_rule(
         is_linear=finder.is_linear, is_open=plan.loss_unit is not None,
         is_other=spec.draws or bool(spec.statistics), draws=spec.draws, is_regression=plan.is_regression,
         is_shuffled=plan.recipe.shuffle, has_margins=not plan.is_likelihood, n_hinges=plan.n_hinges,
-        has_scale=plan.loss_has_scale, most_share=finder.most,
+        has_scale=plan.loss_has_scale, is_exponential=plan.loss.link == "log",
+        most_share=finder.most,
         tells_rare_classes=bool if finder.noise is None else finder.noise.tells_rare_classes,
     )  # fmt: skip
     if plan.device.keeps_data or spec.draws or batches.is_long:

@@ -297,7 +297,9 @@ def _stream(learner, X, y, n_rows):
     [(1, 0, 1, 1e4), (1, 0, 1e-3, 0), (1, 1000, 1, 0), (100, 0, 1, 0), (np.r_[1000, np.ones(5)], 0, 1, 0)],
     ids=["level of the target", "its unit", "level of columns", "their unit", "unit of one"],
 )
-def test_a_given_linear_model_gets_the_unit_and_the_level_of_the_first_call(factor, level, unit, mean, n_rows):
+def test_a_given_linear_model_gets_the_unit_and_the_level_of_the_first_call(
+    factor, level, unit, mean, n_rows
+):
     """R2 was -25 to -6e6 after 1,000 rows; other models, and these after `fit`, have 0.99."""
     rng = np.random.default_rng(0)
     X, coef = rng.normal(size=(1700, 6)), rng.normal(size=6)

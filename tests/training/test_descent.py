@@ -188,6 +188,30 @@ def test_short_windows_that_hardly_gain_are_made_together():
         assert descent.n_ahead == n_ahead
 
 
+def test_windows_that_are_all_worse_than_the_best_cut_a_rate_that_may_be_too_large():
+    """A loss that rises slowly is never undone, and a decay from such a rate ends far from the minimum."""
+    for may_rise in (False, True):
+        descent = control(may_rise=may_rise, patience=2)
+        descent.judge(0.5)
+        assert descent.judge(0.505) is Verdict.KEPT
+        assert descent.judge(0.51) is (Verdict.UNDONE if may_rise else Verdict.KEPT)
+        assert descent.is_decaying == (not may_rise)
+    assert descent.factor == 0.25
+    # one of them is next to the best
+    descent.judge(0.4)
+    descent.judge(0.4001)
+    assert descent.judge(0.45) is Verdict.KEPT
+    assert descent.is_decaying
+
+
+def test_windows_of_which_the_last_one_is_the_first_without_gain_are_not_undone():
+    descent = control(may_rise=True, patience=2)
+    for loss in (0.5, 0.51, 0.45):
+        descent.judge(loss)
+    assert descent.judge(0.46) is Verdict.KEPT
+    assert not descent.is_decaying
+
+
 def test_decisions_after_each_window():
     """Whatever the losses are, but for a decay, which needs no decision."""
     descent, ahead = control(n_updates=16, looks_ahead=False), []

@@ -69,6 +69,14 @@ class Problem:
         return self.rule.after_epochs([to**2 if loss is None else loss], score)
 
 
+@pytest.mark.parametrize("is_linear", [False, True])
+@pytest.mark.parametrize("is_exponential", [False, True])
+def test_losses_of_exponentials_may_rise_at_too_large_a_rate(is_linear, is_exponential):
+    kind = FitKind(16, 500, is_linear=is_linear, is_regression=True, is_exponential=is_exponential)
+    settings = kind.settings(Stopping(max_iter=100, tol=1e-3))
+    assert settings["may_rise"] == (is_linear and is_exponential)
+
+
 @pytest.mark.parametrize(
     ("given", "n_epochs"),
     [
