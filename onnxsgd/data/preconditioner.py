@@ -42,7 +42,7 @@ _CLEAR = 2.0
 _SIZES, _MOST_OF_ROWS, _LEAST_FREE = np.logspace(-4.0, 4.0, 33), 0.8, 20
 #: The steps of gradient descent that reach the directions which a fit learns in time, and the share of the
 #: variance explained by the ridge regression that they explain where they are late; the largest error of one
-#: that tells anything. ``benchmarks/support.py --only narrow``: R2 is 0.72 in place of 0.66 (`SGDRegressor`
+#: that tells anything. ``benchmarks/support.py --only narrow``: R2 is 0.73 in place of 0.66 (`SGDRegressor`
 #: 0.71), the accuracy 0.73 in place of 0.62 (`SGDClassifier` 0.73). Of 852 targets of real tables two have
 #: other scores, by 0.01 at most.
 _STEPS, _LATE = np.unique(np.round(np.logspace(0.0, 2.0, 20)))[:, None], 0.8
@@ -81,16 +81,18 @@ def preconditioner(
     with the t and p of the greatest likelihood. P = I for p = 1, and C^-1, with which the squared loss has
     one curvature in all directions, for p = 0. The trace of P C is d, as that of C.
 
-    Where that is p = 1, or d is more than a third of n, the target may still lie in directions that gradient
-    descent does not reach. A ridge regression with q_i = n t lambda_i^p, whose p and t have the greatest
-    evidence [1]_, learns the share g_i = q_i / (1 + q_i) of direction i::
+    The target may still lie in directions that gradient descent does not reach, with this P or, where d is
+    more than a third of n, without one. The ridge regression with q_i = n t (lambda_i / mean lambda)^p, n t
+    from 1e-4 to 1e4, whose t has the greatest evidence [1]_, and whose p too, unless that of p = 1 is less by
+    a factor of exp(2) at most, learns the share g_i = q_i / (1 + q_i) of direction i::
 
         P   = V diag(g_i / lambda_i) V^T d / sum_i g_i
 
-    if the best of 100 steps of gradient descent explains less than 0.8 times as much variance of other rows
-    as the regression, by generalized cross-validation [2]_, and the regression more than a tenth of it. The
-    error of the steps must also be larger than the geometric mean of that of the regression and that of least
-    squares, to which training may lead.
+    if the best of up to 100 steps of gradient descent explains less than 0.8 times as much variance of other
+    rows as the regression, by generalized cross-validation [2]_, and the regression more than a tenth of it.
+    The error of the steps must also be larger than the geometric mean of that of the regression and that of
+    least squares, to which training may lead. Directions of rounding alone, below 5e-6 times the largest
+    variance, count as one that is as wide as the mean.
 
     Parameters
     ----------
@@ -110,8 +112,8 @@ def preconditioner(
     -------
     ndarray of shape [d, d] or None
         A symmetric matrix; None: no power below 1 is more likely by a factor of exp(2), and gradient descent
-        is not late, or there are more directions than 0.8 times the rows, or fewer than 20 rows beside them,
-        fewer columns than two, or more than 256.
+        is not late, or there are more directions than 0.8 times the rows that equal weights would have, or
+        fewer than 20 such rows beside them, fewer columns than two, or more than 256.
 
     References
     ----------
@@ -215,9 +217,12 @@ class _Prior(NamedTuple):
     unit: float = 1.0
 
     def speeds(self, variances: np.ndarray) -> np.ndarray:
-        """Return the relative speeds at which directions are learned: the shares that a regression learns."""
+        """Return the speeds at which directions are learned: the shares that a regression learns of them.
+
+        They are in units of the share of a direction with the unit of variance.
+        """
         squares: np.ndarray = (variances / self.unit) ** self.power
-        return squares / (1.0 + self.size * squares)
+        return squares * (1.0 + self.size) / (1.0 + self.size * squares)
 
 
 def _late_ridge(

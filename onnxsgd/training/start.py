@@ -30,10 +30,12 @@ __all__ = [
 LEAST_SHARE = LEAST_FACTOR
 #: The fewest rows of a part of a stream whose loss is compared with a constant's.
 ENOUGH_ROWS = 32
-#: The fewest that tell a given linear model for data of another level or unit: so many times the variance of
-#: its predictions is that of the target, its loss of labels that without knowledge, or the mean of its errors
-#: their deviation.
-_FEW_ROWS, _FAR_OF_VARIANCE, _FAR_OF_LABELS, _FAR_OF_MEAN = 8, 1000.0, 30.0, 5.0
+#: The fewest rows that tell a given linear model for data of another unit or level: its predictions have so
+#: many times the mean square of the target, and their squared correlation with it exceeds the next number
+#: over itself and the rows; or the mean of its errors is so many times their deviation, and its square more
+#: than this share of that mean square. The loss of scores of labels is so many times that of zeros.
+_FEW_ROWS, _FAR_OF_VARIANCE, _CLEAR_CORRELATION = 8, 1000.0, 16.0
+_FAR_OF_MEAN, _LEAST_OF_MEAN, _FAR_OF_LABELS = 5.0, 0.1, 30.0
 #: The standard errors by which the loss of a part exceeds that of a fit if the data have changed; the rows of
 #: which the worst one is left out. Regressions with a third of the noise for signal, continued on the same
 #: data, have R2 0.07 with them and -0.01 without.
@@ -362,11 +364,10 @@ class StartFinder:
         if n_rows < (_FEW_ROWS if is_given_linear else ENOUGH_ROWS):
             return share_of_few
         best, constant = self._judge(state)
-        moved = self._moved(state, best, constant) if is_given_linear and constant is not None else None
-        if moved is not None:
-            best, state.tensors = moved
-        elif n_rows < ENOUGH_ROWS:
+        moved = self._moved(state, best, constant) if is_given_linear else None
+        if moved is None and n_rows < ENOUGH_ROWS:
             return share_of_few
+        best = best if moved is None else moved
         if state.t and constant is None:
             return LEAST_SHARE
         may_replace = not is_given_linear
@@ -378,33 +379,47 @@ class StartFinder:
             share = min(share, self._share_of_given(state, best, constant, surprise))
         return max(LEAST_SHARE, share)
 
-    def _moved(
-        self, state: FitState, given: Objective, constant: Objective
-    ) -> tuple[Objective, Tensors] | None:
-        """Return a given linear model for data of another unit or level; None: it is for these.
+    def _moved(self, state: FitState, given: Objective, constant: Objective | None) -> Objective | None:
+        """Put a given linear model for data of another unit or level right, and return its objective.
 
-        Predictions that vary far more than the target are replaced as in :meth:`find`, and so are scores with
-        a loss far beyond that of zeros. Others are shifted, if their errors are mostly one number.
+        Predictions of an output that vary far more than the target, and with it, are scaled and shifted to
+        it; others are shifted, if their errors are mostly one number. Scores of labels, whose loss is far beyond
+        that of zeros, are replaced as in :meth:`find`. None: nothing has changed.
         """
         n_rows, tensors = len(self.sample_weight), state.tensors
         if self.target is None:
-            unknown = self._evaluate(state, self._with_last_layer(tensors, 0.0, -np.array(self.layer.offset)))
+            if constant is None or self.unit is not None:
+                return None
+            zeros = self._with_last_layer(tensors, 0.0, -np.array(self.layer.offset))
+            unknown = self._evaluate(state, zeros)
             state.tensors = tensors
-            is_far = self.unit is None and not given.loss <= _FAR_OF_LABELS * unknown.loss
-            return self._replace(state, tensors, given, constant) if is_far else None
+            if given.loss <= _FAR_OF_LABELS * unknown.loss:
+                return None
+            best, state.tensors = self._replace(state, tensors, given, constant)
+            return best
         raw = np.asarray(self.raw_predictions(state.weights()), np.float64).reshape(n_rows, -1)
-        if raw.shape != self.target.shape:
+        if raw.shape != self.target.shape or not self._has_constant:
             return None
         share = self.sample_weight.astype(np.float64) / self.sample_weight.sum()
         with np.errstate(all="ignore"):
-            errors = self.target - raw
-            mean = share @ errors
-            if not _variance(share, raw) <= _FAR_OF_VARIANCE * _variance(share, self.target):
-                return self._replace(state, tensors, given, constant)
-            if not (mean * mean).sum() <= _FAR_OF_MEAN**2 * _variance(share, errors):
-                shifted = self._with_last_layer(tensors, 1.0, mean)
-                return self._evaluate(state, shifted), shifted
-        return None
+            means, of_target = share @ raw, share @ self.target
+            centred, wanted = raw - means, self.target - of_target
+            variance, product = share @ (centred * centred), share @ (centred * wanted)
+            squares = share @ (self.target * self.target)
+            correlation = product * product / (variance * (share @ (wanted * wanted)))
+            is_wide = variance > _FAR_OF_VARIANCE * squares
+            is_wide &= correlation > _CLEAR_CORRELATION / (_CLEAR_CORRELATION + n_rows)
+            bias, of_errors = of_target - means, share @ (wanted - centred) ** 2
+            is_biased = bias * bias > np.maximum(_FAR_OF_MEAN**2 * of_errors, _LEAST_OF_MEAN * squares)
+            if not (is_wide | is_biased).any():
+                return None
+            scale = np.where(is_wide, product / variance, 1.0)
+            shift = np.where(is_wide | is_biased, of_target - scale * means, 0.0)
+            shift += (scale - 1.0) * np.array(self.layer.offset)
+        if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+            return None
+        state.tensors = self._with_last_layer(tensors, scale, shift)
+        return self._evaluate(state, state.tensors)
 
     def _share_of_given(
         self,
@@ -598,11 +613,6 @@ class StartFinder:
                 missing[part.outputs] -= added[part.channels] * part.factors
             changed[part.name, WEIGHT] = weight.astype(tensors[part.name, WEIGHT].dtype)
         return changed
-
-
-def _variance(share: np.ndarray, table: np.ndarray) -> float:
-    """Return the variance of all columns of a table together, whose rows have these shares."""
-    return float(share @ ((table - share @ table) ** 2).sum(axis=1))
 
 
 def _total(pair: tuple[Objective, Tensors]) -> float:
