@@ -383,8 +383,8 @@ class StartFinder:
         """Put a given linear model for data of another unit or level right, and return its objective.
 
         Predictions of an output that vary far more than the target, and with it, are scaled and shifted to
-        it; others are shifted, if their errors are mostly one number. Scores of labels, whose loss is far beyond
-        that of zeros, are replaced as in :meth:`find`. None: nothing has changed.
+        it; others are shifted, if their errors are mostly one number. Scores of labels, whose loss is far
+        beyond that of zeros, are replaced as in :meth:`find`. None: nothing has changed.
         """
         n_rows, tensors = len(self.sample_weight), state.tensors
         if self.target is None:
