@@ -16,8 +16,8 @@ __all__ = ["MOST_OF_ONE_THREAD", "one_thread", "sum_of_multiples"]
 #: Products of more numbers, 10,000, start threads of BLAS, which then wait for further ones for 0.1 s.
 MOST_OF_ONE_THREAD = 8192
 
-#: Factorisations of more rows and columns, 24, start such threads, and products of two tables above so many
-#: multiplications, if either has more than 16 columns: threads of OpenBLAS 0.3.30 took no time up to them.
+#: Tables with more than 24 rows and columns start such threads where they are factored, and those with more
+#: than 16 also where their products take more multiplications: threads of OpenBLAS 0.3.30 took no time below.
 _FEW, _FEWEST, _MOST_MULTIPLICATIONS = 24, 16, 2**18
 
 #: Held while threads enter or leave the contexts; the number of those in one, and the end of the limit.
