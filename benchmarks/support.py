@@ -240,7 +240,7 @@ def rare_classes() -> Iterator[Data]:
 
 
 def _narrow(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return columns that share factors, and the coordinate in a direction of small variance beside these."""
+    """Return columns that share factors, and the coordinate in a direction of small variance."""
     rng = np.random.default_rng(3300 + number)
     n_rows, n_columns, n_factors = [(200, 60, 10), (300, 100, 5), (600, 150, 20), (900, 250, 20)][number % 4]
     loadings, along = rng.normal(size=(n_factors, n_columns)), rng.normal(size=n_columns)

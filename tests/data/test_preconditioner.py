@@ -155,7 +155,7 @@ def test_a_constant_target_tells_nothing(number):
 
 
 def narrow(n_rows, n_columns=60, n_factors=8, size=0.5, seed=0):
-    """Columns that share factors, and the coordinate in a direction of small variance beside these."""
+    """Columns that share factors, and the coordinate in a direction of small variance."""
     rng = np.random.default_rng(seed)
     loadings, along = rng.normal(size=(n_factors, n_columns)), rng.normal(size=n_columns)
     along -= along @ np.linalg.pinv(loadings) @ loadings
