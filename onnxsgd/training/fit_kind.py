@@ -114,8 +114,8 @@ _DECAY_OF_REGRESSORS, _DECAY_OF_OTHERS = 32, 128
 #: Hinges on sparse data, whose losses may rise after large gains at the same rate, have a decision after each
 #: window of so many updates or more: a decision takes less time than these. 36 sets of 4,100 to 14,000 texts
 #: and one-hot codes, 2 fits each: they make 0.95 of the updates in 0.99 of the time, with an accuracy of
-#: 0.7695 and 0.7692; 10,000 texts of 10 topics with 1e6 columns take 0.85 of the time. With log_loss times are
-#: the same.
+#: 0.7695 and 0.7692; 10,000 texts of 10 topics with 1e6 columns take 0.85 of the time. With log_loss times
+#: are the same.
 _LONG_WINDOW = 16
 #: The decay of a linear regressor on dense data waits while windows gain so many times the gain that counts
 #: on average. 12 sets of 60 or 150 strongly correlated columns, 3 fits each: R2 is 0.933 in place of 0.925,
